@@ -1,0 +1,47 @@
+"""Runs a test function on several gloo processes, one a rank, and brings back what each returned."""
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as torch_dist
+import torch.multiprocessing as mp
+
+
+def _rank_main(
+    rank: int, world_size: int, folder: str, fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        NODE_RANK="0",
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        OMP_NUM_THREADS="1",
+    )
+    torch_dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+    )
+    try:
+        result = fn(*args)
+        Path(folder, f"result-{rank}.pkl").write_bytes(pickle.dumps(result))
+        torch_dist.barrier()
+    finally:
+        torch_dist.destroy_process_group()
+
+
+def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+    """Runs ``fn(*args)`` on ``world_size`` gloo ranks and returns their (picklable) results in rank order.
+
+    ``fn`` must be a module-level function. An exception on any rank fails the test with that rank's
+    traceback.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_rank_main, args=(world_size, folder, fn, args), nprocs=world_size, join=True)
+        return [
+            pickle.loads(Path(folder, f"result-{rank}.pkl").read_bytes())
+            for rank in range(world_size)
+        ]
