@@ -1,0 +1,90 @@
+"""How the lists and metrics of a State are written into its state dict, and read back."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def qualname(obj: object) -> str:
+    """Returns the class name under which an object's state is kept."""
+    return type(obj).__qualname__
+
+
+def _keyed(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Gives each object its key: its class's name; earlier ones of the same class are numbered.
+
+    Checkpoints of upstream have one entry a class, that of the last object, so the last one keeps
+    the plain name.
+    """
+    objects = list(objects)
+    left = Counter(qualname(obj) for obj in objects)
+    seen: Counter[str] = Counter()
+    for obj in objects:
+        name = qualname(obj)
+        left[name] -= 1
+        yield (f"{name}#{seen[name]}" if left[name] else name), obj
+        seen[name] += 1
+
+
+def save_by_class(objects: Iterable[Any]) -> dict[str, Any]:
+    """Returns the states of objects, keyed by their classes' names."""
+    return {key: obj.state_dict() for key, obj in _keyed(objects)}
+
+
+def load_by_class(kind: str, objects: Iterable[Any], saved: Mapping[str, Any]) -> None:
+    """Gives each object its state back; an object without one is warned about and left alone.
+
+    Args:
+        kind: What the objects are, for the warning.
+        objects: Who takes a state back.
+        saved: States by class name.
+    """
+    for key, obj in _keyed(objects):
+        name = qualname(obj)
+        found = key if key in saved else name
+        if found not in saved:
+            warnings.warn(
+                f"{kind}: {name} is not in the state_dict. Its state will not be restored.",
+                category=UserWarning,
+                stacklevel=3,
+            )
+            continue
+        obj.load_state_dict(saved[found])
+
+
+def save_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the accumulated values of metrics, by name."""
+    saved = {}
+    for name, metric in metrics.items():
+        metric.persistent(mode=True)
+        saved[name] = {"state_dict": metric.state_dict(), "_computed": metric._computed}
+    return saved
+
+
+def load_metrics(metrics: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Gives metrics their accumulated values back; those that are not saved start anew."""
+    for name, metric in metrics.items():
+        if name not in saved:
+            continue
+        entry = saved[name]
+        if isinstance(entry, Mapping):
+            values, computed = entry["state_dict"], entry.get("_computed")
+        else:  # checkpoints of older releases hold the metric itself
+            entry.persistent(mode=True)
+            values, computed = entry.state_dict(), entry._computed
+        metric.persistent(mode=True)
+        metric.load_state_dict(dict(values), strict=False)
+        metric._computed = computed
+        metric._update_count += 1  # or torchmetrics would warn that compute came before update
+
+
+def without_legacy_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the state dict with the names that the newest checkpoints have."""
+    renamed = {}
+    for key, value in state.items():
+        key = key.removeprefix("_")
+        renamed["is_model_ddp" if key == "is_model_ddp_wrapped" else key] = value
+    return renamed

@@ -1,0 +1,340 @@
+"""The part of the State that goes into a checkpoint and comes out of it; a base of State.
+
+It touches no file: ``composer.checkpoint`` writes and reads.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from composer.core import _state_dict
+from composer.core.model_state import (
+    get_model_state,
+    get_optimizer_state,
+    set_model_state,
+    set_optimizer_state,
+    strip_ddp_prefix,
+)
+from composer.core.precision import Precision
+from composer.core.protocols import DescribesItself
+from composer.core.serializable import Serializable
+from composer.core.timestamp import Timestamp
+from composer.devices.device import Device
+from composer.utils import dist
+from composer.utils.collect_env import get_composer_env_dict
+from composer.utils.iter_helpers import ensure_tuple
+from composer.utils.misc import is_model_ddp, is_model_fsdp, unwrap_model
+from composer.utils.parallelism import FSDP2Config, FSDPConfig
+
+
+class CheckpointedState(Serializable):
+    """What a checkpoint keeps of a run; `State` has the attributes that are declared here."""
+
+    model: torch.nn.Module
+    device: Device
+    device_train_microbatch_size: int | float | None
+    timestamp: Timestamp
+    rank_zero_seed: int
+    run_name: str
+    scaler: Any
+    save_metrics: bool
+    train_metrics: dict[str, Any]
+    eval_metrics: dict[str, dict[str, Any]]
+    dataset_state: dict[str, Any] | None
+    dataset_resumption: dict[str, Any]
+    serialized_attributes: list[str]
+    _optimizers: list[Optimizer]
+    _schedulers: list[Any]
+    _algorithms: list[Any]
+    _callbacks: list[Any]
+    _train_dataloader: Iterable[Any] | None
+    _precision: Precision
+    _fsdp_config: FSDPConfig | None
+    _fsdp2_config: FSDP2Config | None
+
+    # How the model is wrapped, which decides how it is gathered
+
+    @property
+    def is_model_ddp(self) -> bool:
+        """Whether the model is wrapped for distributed data parallel training."""
+        return is_model_ddp(self.model)
+
+    @property
+    def fsdp_config(self) -> FSDP2Config | FSDPConfig | None:
+        """How the model is sharded."""
+        return self._fsdp2_config or self._fsdp_config
+
+    @fsdp_config.setter
+    def fsdp_config(self, config: FSDP2Config | FSDPConfig) -> None:
+        if isinstance(config, FSDP2Config):
+            self._fsdp2_config = config
+        elif isinstance(config, FSDPConfig):
+            self._fsdp_config = config
+        else:
+            raise TypeError(f"fsdp_config is a FSDPConfig or FSDP2Config, not {type(config)}")
+
+    @property
+    def fsdp_config_version(self) -> int:
+        """0 without sharding, 1 for the settings of older recipes, 2 for today's."""
+        if self._fsdp2_config is not None:
+            return 2
+        return 0 if self._fsdp_config is None else 1
+
+    @property
+    def fsdp_enabled(self) -> bool:
+        """Whether any part of the model is sharded."""
+        return any(is_model_fsdp(module) for module in self.model.modules())
+
+    @property
+    def fsdp_state_dict_type(self) -> str | None:
+        """How a sharded model goes into a checkpoint, "full" or "sharded"; None if it is not."""
+        if not self.fsdp_enabled:
+            return None
+        return "full" if self.fsdp_config is None else self.fsdp_config.state_dict_type
+
+    @property
+    def fsdp_sharded_state_dict_enabled(self) -> bool:
+        """Whether checkpoints are sharded."""
+        return self.fsdp_state_dict_type == "sharded"
+
+    @property
+    def load_monolith_rank0_only(self) -> bool:
+        """Whether only rank 0 reads a one-file checkpoint."""
+        config = self.fsdp_config
+        return (
+            config is not None
+            and config.state_dict_type == "full"
+            and config.load_monolith_rank0_only
+        )
+
+    # Checkpoints
+
+    def _gathering(self) -> dict[str, bool]:
+        return {
+            "full": self.fsdp_state_dict_type == "full",
+            "cpu_offload": self.fsdp_enabled,
+        }
+
+    def get_model_state_dict(self) -> dict[str, Any]:
+        """Returns the weights and buffers by name; sharded ones as the config says."""
+        return get_model_state(self.model, **self._gathering())
+
+    def get_optim_state_dict(self) -> dict[str, Any]:
+        """Returns the state of the first optimizer, under its class's name."""
+        return {
+            _state_dict.qualname(optimizer): get_optimizer_state(
+                self.model, optimizer, **self._gathering()
+            )
+            for optimizer in self._optimizers[:1]
+        }
+
+    def _get_integrations_state_dict(self) -> dict[str, Any]:
+        model = unwrap_model(self.model)
+        return {"huggingface": model.get_metadata()} if isinstance(model, DescribesItself) else {}
+
+    def _get_state_metadata(self) -> dict[str, Any]:
+        metadata = {
+            "composer_env_info": get_composer_env_dict(),
+            "torch_version": torch.__version__,
+            "device": self.device.name,
+            "precision": self._precision.value,
+            "world_size": dist.get_world_size(),
+            "device_train_microbatch_size": self.device_train_microbatch_size,
+        }
+        loader: Any = self._train_dataloader
+        if hasattr(loader, "batch_size"):
+            metadata["train_dataloader_batch_size"] = loader.batch_size
+        return metadata
+
+    def _get_dataset_state(self) -> dict[str, Any]:
+        dataset = getattr(self._train_dataloader, "dataset", None)
+        position = None
+        if dataset is not None and _tells_position(dataset):
+            position = dataset.state_dict(self.timestamp.sample_in_epoch.value, True)
+        return {"train": position, "eval": {}}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns everything that a checkpoint keeps of a run.
+
+        ``model`` and ``optimizers`` are keyed by parameter names; ``schedulers``, ``callbacks``,
+        ``scaler`` and ``timestamp`` by class names; ``algorithms`` is a list of (class name, state)
+        pairs, in order; metrics are there only with ``save_metrics``.
+        """
+        state: dict[str, Any] = {
+            "model": self.get_model_state_dict(),
+            "optimizers": self.get_optim_state_dict(),
+            "schedulers": _state_dict.save_by_class(self._schedulers),
+            "algorithms": [
+                (_state_dict.qualname(algorithm), algorithm.state_dict())
+                for algorithm in self._algorithms
+            ],
+            "callbacks": _state_dict.save_by_class(self._callbacks),
+            "scaler": _state_dict.save_by_class(ensure_tuple(self.scaler)),
+            "timestamp": _state_dict.save_by_class([self.timestamp]),
+            "rank_zero_seed": self.rank_zero_seed,
+        }
+        if self.save_metrics:
+            state["train_metrics"] = _state_dict.save_metrics(self.train_metrics)
+            state["eval_metrics"] = {
+                label: _state_dict.save_metrics(metrics)
+                for label, metrics in self.eval_metrics.items()
+            }
+        state["run_name"] = self.run_name
+        state["dataset_state"] = self._get_dataset_state()
+        state["integrations"] = self._get_integrations_state_dict()
+        state["metadata"] = self._get_state_metadata()
+        return state
+
+    def load_model_state(
+        self, state_dict: dict[str, Any], logger: Any = None, strict: bool = True
+    ) -> None:
+        """Puts the weights of a checkpoint into the model.
+
+        Algorithms that change the model must have done so: ``composer.checkpoint`` sees to it.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            logger: Not used; it is where callers have always given it.
+            strict: Whether a name too few or too many is an error, or only warned about.
+
+        Raises:
+            RuntimeError: If names (``strict``) or shapes do not agree; all of them are listed.
+        """
+        del logger
+        weights = state_dict["model"]
+        if state_dict.get("is_model_ddp", False):
+            weights = strip_ddp_prefix(self.model, weights)
+        missing, unexpected = set_model_state(
+            self.model,
+            weights,
+            strict=strict,
+            broadcast=self.load_monolith_rank0_only,
+            **self._gathering(),
+        )
+        if missing or unexpected:
+            warnings.warn(
+                "The checkpoint does not fit the model. "
+                f"Not in the checkpoint, left as they were: {_listed(missing)}. "
+                f"Not in the model, left out: {_listed(unexpected)}",
+                category=UserWarning,
+                stacklevel=2,
+            )
+
+    def load_optim_state(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Puts the moments and settings of a checkpoint into the optimizer.
+
+        An optimizer of another class than the saved one is warned about and starts anew.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether a parameter group that was not saved is an error.
+        """
+        saved = state_dict.get("optimizers") or {}
+        for optimizer in self._optimizers:
+            name = _state_dict.qualname(optimizer)
+            # Collectives follow, so all ranks must agree on whether there is something to load.
+            if not all(dist.all_gather_object(name in saved)):
+                warnings.warn(
+                    f"optimizers: {name} is not in the state_dict. Its state will not be restored.",
+                    category=UserWarning,
+                    stacklevel=2,
+                )
+                continue
+            set_optimizer_state(
+                self.model,
+                optimizer,
+                saved[name],
+                strict=strict,
+                broadcast=self.load_monolith_rank0_only,
+                **self._gathering(),
+            )
+
+    def load_state_dict(
+        self, state: dict[str, Any], logger: Any = None, strict: bool = False
+    ) -> None:
+        """Takes back everything that `state_dict` returned.
+
+        Attributes that the checkpoint lacks stay as they are, callbacks and schedulers that it
+        does not know are warned about, and those that only it knows are left out.
+
+        Args:
+            state: What `state_dict` returned, here or in an older release.
+            logger: Not used; it is where callers have always given it.
+            strict: Whether the names of the weights must agree.
+        """
+        state = _state_dict.without_legacy_names(state)
+        if "model" in state:
+            self.load_model_state(state, logger, strict)
+        loaders = {
+            # Not strict: a parameter that never got a gradient has no moments to save or to load.
+            "optimizers": lambda saved: self.load_optim_state({"optimizers": saved}, strict=False),
+            "schedulers": lambda saved: self._load("schedulers", self._schedulers, saved),
+            "algorithms": lambda saved: self._load("algorithms", self._algorithms, dict(saved)),
+            "callbacks": lambda saved: self._load("callbacks", self._callbacks, saved),
+            "scaler": self._load_scaler,
+            "timestamp": self._load_timestamp,
+            "train_metrics": lambda saved: _state_dict.load_metrics(self.train_metrics, saved),
+            "eval_metrics": self._load_eval_metrics,
+            "dataset_state": self._load_dataset_state,
+        }
+        for name in sorted(state.keys() & set(self.serialized_attributes) - {"model"}):
+            if name in loaders:
+                loaders[name](state[name])
+            else:
+                setattr(self, name, state[name])
+
+    def _load(self, kind: str, objects: Iterable[Any], saved: Any) -> None:
+        _state_dict.load_by_class(kind, objects, saved)
+
+    def _load_scaler(self, saved: Mapping[str, Any]) -> None:
+        # A scaler that was switched off saved an empty state, which one that is on would refuse.
+        scalers = [
+            one for one in ensure_tuple(self.scaler) if saved.get(_state_dict.qualname(one), 1)
+        ]
+        self._load("scaler", scalers, saved)
+
+    def _load_timestamp(self, saved: Mapping[str, Any]) -> None:
+        timestamp = self.timestamp.copy()  # others may hold the present one
+        self._load("timestamp", [timestamp], saved)
+        self.timestamp = timestamp
+
+    def _load_eval_metrics(self, saved: Mapping[str, Any]) -> None:
+        for label, metrics in self.eval_metrics.items():
+            _state_dict.load_metrics(metrics, saved.get(label, {}))
+
+    def _load_dataset_state(self, saved: dict[str, Any] | None) -> None:
+        self.dataset_state = None if saved is None else dict(saved)
+        self._resume_train_dataset()
+
+    def _resume_train_dataset(self) -> None:
+        """Gives a train dataset that can take it the position that a checkpoint had; once."""
+        position = (self.dataset_state or {}).get("train")
+        dataset = getattr(self._train_dataloader, "dataset", None)
+        if position is None or not hasattr(dataset, "load_state_dict"):
+            return
+        dataset.load_state_dict(position)  # type: ignore[union-attr]  # hasattr says so
+        self.dataset_resumption["train"] = True
+        assert self.dataset_state is not None
+        self.dataset_state["train"] = None
+
+
+def _tells_position(dataset: object) -> bool:
+    """Tells whether a dataset offers ``state_dict(num_samples, from_beginning)``."""
+    method = getattr(dataset, "state_dict", None)
+    if method is None:
+        return False
+    try:
+        inspect.signature(method).bind(0, True)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if names else "nothing"

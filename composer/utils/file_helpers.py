@@ -1,0 +1,289 @@
+"""Files wherever they are: a path, a web address, an object store; and text links to them."""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Protocol
+
+from composer.utils.file_names import (
+    FORMAT_NAME_WITH_DIST_AND_TIME_TABLE,
+    FORMAT_NAME_WITH_DIST_TABLE,
+    ensure_folder_has_no_conflicting_files,
+    ensure_folder_is_empty,
+    format_name_with_dist,
+    format_name_with_dist_and_time,
+    is_tar,
+)
+from composer.utils.object_store.local_object_store import LocalObjectStore
+from composer.utils.object_store.object_store import ObjectStore
+
+__all__ = [
+    "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE",
+    "FORMAT_NAME_WITH_DIST_TABLE",
+    "create_symlink_file",
+    "ensure_folder_has_no_conflicting_files",
+    "ensure_folder_is_empty",
+    "extract_path_from_symlink",
+    "format_name_with_dist",
+    "format_name_with_dist_and_time",
+    "get_file",
+    "is_tar",
+    "is_uri",
+    "list_remote_objects",
+    "maybe_create_object_store_from_uri",
+    "parse_uri",
+    "validate_credentials",
+    "validate_remote_path",
+]
+
+# A store has no links; a small text file with this ending holds the name of its target instead.
+_SYMLINK = ".symlink"
+_URI = re.compile(r"([A-Za-z][\w+.-]*)://([^/]*)(.*)", re.DOTALL)
+_WEB_SCHEMES = ("http", "https")
+_WEB_TIMEOUT_SECONDS = 60
+
+
+class _DownloadsFiles(Protocol):
+    """A logger destination that can fetch what it once uploaded."""
+
+    def download_file(
+        self,
+        remote_file_name: str,
+        destination: str,
+        overwrite: bool = False,
+        progress_bar: bool = True,
+    ) -> None: ...
+
+
+def is_uri(path: str) -> bool:
+    """Tells whether ``path`` is an address with a scheme, such as ``s3://bucket/name``."""
+    return _URI.fullmatch(path) is not None
+
+
+def parse_uri(uri: str) -> tuple[str, str, str]:
+    """Splits an address into (scheme, bucket, name); a local path gives two empty strings first.
+
+    >>> parse_uri("s3://bucket/folder/name.pt")
+    ('s3', 'bucket', 'folder/name.pt')
+    >>> parse_uri("/folder/name.pt")
+    ('', '', '/folder/name.pt')
+    """
+    match = _URI.fullmatch(uri)
+    if match is None:
+        return "", "", uri
+    scheme, place, name = match.groups()
+    # In bucket@host the part before the @ is the bucket; the host is the store's own affair.
+    bucket = place.rpartition("@")[0] or place
+    return "azure" if scheme.lower() == "azure_blobs" else scheme, bucket, name.lstrip("/")
+
+
+def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
+    """Returns the store that an address is in, or None for a local path.
+
+    Raises:
+        NotImplementedError: If there is no store for the scheme.
+    """
+    scheme, _bucket, _name = parse_uri(uri)
+    if not scheme:
+        return None
+    if scheme == "file":
+        return LocalObjectStore()
+    raise NotImplementedError(
+        f"There is no object store for {scheme}:// (in {uri}); use a local path or file:// "
+        f"address.",
+    )
+
+
+def extract_path_from_symlink(
+    source_path: str,
+    object_store: ObjectStore | _DownloadsFiles | None = None,
+) -> str:
+    """Returns the name that a ``.symlink`` text file holds.
+
+    Args:
+        source_path: The text file's path, address or object name.
+        object_store: Where it is, if it is an object's name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "target" + ".txt")
+        _fetch(source_path, copy, object_store, overwrite=False, progress_bar=False)
+        return Path(copy).read_text().strip()
+
+
+def create_symlink_file(existing_path: str, destination_filename: str | os.PathLike[str]) -> None:
+    """Writes a text file that stands for a link in stores which have none.
+
+    Args:
+        existing_path: What the link points at.
+        destination_filename: The text file; must not exist, and must end with ``.symlink``.
+    """
+    if not str(destination_filename).endswith(_SYMLINK):
+        raise ValueError(
+            f"{destination_filename} must end with {_SYMLINK!r}: readers tell a link by that."
+        )
+    with open(destination_filename, "x") as file:
+        file.write(existing_path)
+
+
+def get_file(
+    path: str,
+    destination: str,
+    object_store: ObjectStore | _DownloadsFiles | None = None,
+    overwrite: bool = False,
+    progress_bar: bool = True,
+) -> None:
+    """Makes a file available at a local path: downloads it, or links to it if it is local.
+
+    ``.symlink`` text files are followed, also when only ``<path>.symlink`` exists.
+
+    Args:
+        path: A local path, a web address, an object store's address, or with ``object_store`` a
+            name in it.
+        destination: Where the file is to appear, whole.
+        object_store: A store, or a logger destination that can download.
+        overwrite: Replace a file at ``destination``.
+        progress_bar: Show the download's progress.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        FileExistsError: If ``destination`` exists and ``overwrite`` is off.
+    """
+    if object_store is None and is_uri(path) and parse_uri(path)[0] not in _WEB_SCHEMES:
+        with contextlib.ExitStack() as stack:
+            store = maybe_create_object_store_from_uri(path)
+            assert store is not None
+            stack.enter_context(store)
+            get_file(parse_uri(path)[2], destination, store, overwrite, progress_bar)
+        return
+    if path.endswith(_SYMLINK):
+        target = extract_path_from_symlink(path, object_store)
+        get_file(target, destination, object_store, overwrite, progress_bar)
+        return
+    try:
+        _fetch(path, destination, object_store, overwrite, progress_bar)
+    except FileNotFoundError as error:
+        try:
+            target = extract_path_from_symlink(path + _SYMLINK, object_store)
+        except FileNotFoundError:
+            raise error from None
+        get_file(target, destination, object_store, overwrite, progress_bar)
+
+
+def _fetch(
+    path: str,
+    destination: str,
+    object_store: ObjectStore | _DownloadsFiles | None,
+    overwrite: bool,
+    progress_bar: bool,
+) -> None:
+    if object_store is None:
+        if parse_uri(path)[0] in _WEB_SCHEMES:
+            _fetch_from_web(path, destination, overwrite, progress_bar)
+        else:
+            _link(path, destination, overwrite)
+    elif isinstance(object_store, ObjectStore):
+        total = object_store.get_object_size(path)
+        with _progress(f"Downloading {path}", total, progress_bar) as advance:
+            object_store.download_object(path, destination, overwrite=overwrite, callback=advance)
+    else:
+        object_store.download_file(
+            path, destination, overwrite=overwrite, progress_bar=progress_bar
+        )
+
+
+def _make_room(destination: str, overwrite: bool) -> None:
+    if os.path.lexists(destination):
+        if not overwrite:
+            raise FileExistsError(
+                f"The file at {destination} already exists and overwrite is set to False."
+            )
+        os.remove(destination)
+
+
+def _link(path: str, destination: str, overwrite: bool) -> None:
+    source = os.path.abspath(path)
+    if not os.path.exists(source):
+        raise FileNotFoundError(f"Local path {path} does not exist.")
+    _make_room(destination, overwrite)
+    os.symlink(source, destination)
+
+
+def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: bool) -> None:
+    _make_room(destination, overwrite)
+    aside = f"{destination}.{os.getpid()}.partial"
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_WEB_TIMEOUT_SECONDS) as response,
+            open(aside, "wb") as file,
+        ):
+            total = int(response.headers.get("Content-Length", 0))
+            with _progress(f"Downloading {url}", total, progress_bar) as advance:
+                while chunk := response.read(1 << 20):
+                    file.write(chunk)
+                    advance(file.tell(), total)
+            got = file.tell()
+        if total and got != total:
+            raise ConnectionError(f"{url} ended after {got} of {total} bytes; try again.")
+        os.replace(aside, destination)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise FileNotFoundError(f"{url} not found (HTTP 404).") from error
+        raise
+    finally:
+        Path(aside).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int, show: bool) -> Any:
+    """Yields a callback (bytes done, bytes in all) that moves a progress bar, if one is wanted."""
+    if not show or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from tqdm import tqdm  # costs an import that few runs need
+
+    with tqdm(desc=title, total=total or None, unit="B", unit_scale=True) as bar:
+        yield lambda done, _total: bar.update(done - bar.n)
+
+
+def list_remote_objects(remote_path: str) -> list[str]:
+    """Returns the names of the objects whose names start with an address's name.
+
+    Raises:
+        ValueError: If ``remote_path`` is not an address of an object store.
+    """
+    store = maybe_create_object_store_from_uri(remote_path)
+    if store is None:
+        raise ValueError(
+            f"{remote_path!r} is a local path; an address such as file:///folder is needed."
+        )
+    with store:
+        return store.list_objects(parse_uri(remote_path)[2])
+
+
+def validate_remote_path() -> None:
+    """Prints how many objects lie at the command line's address (composer_validate_remote_path)."""
+    if len(sys.argv) != 2:
+        raise ValueError("Usage: composer_validate_remote_path <address>, such as file:///folder.")
+    address = sys.argv[1]
+    count = len(list_remote_objects(address))
+    if count == 0:
+        raise ValueError(f"Found no objects at {address}; check the name and your credentials.")
+    print(f"Found {count} objects at {address}")
+
+
+def validate_credentials(remote_backend: ObjectStore, remote_file_name_to_test: str) -> None:
+    """Uploads a one-line file, so that wrong credentials show at the start of a run.
+
+    Args:
+        remote_backend: The store.
+        remote_file_name_to_test: The name to write under.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "credentials_validated_successfully")
+        Path(path).write_text("credentials_validated_successfully")
+        remote_backend.upload_object(object_name=remote_file_name_to_test, filename=path)

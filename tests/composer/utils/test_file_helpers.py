@@ -1,0 +1,168 @@
+"""Files from a path, a server on loopback and a store; and links that are text."""
+
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from composer.utils.file_helpers import (
+    create_symlink_file,
+    extract_path_from_symlink,
+    get_file,
+    is_uri,
+    list_remote_objects,
+    maybe_create_object_store_from_uri,
+    parse_uri,
+    validate_credentials,
+    validate_remote_path,
+)
+from composer.utils.object_store import LocalObjectStore
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+    def do_GET(self) -> None:
+        if self.path == "/short":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"half")
+        elif self.path == "/broken":
+            self.send_error(500)
+        else:
+            super().do_GET()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    folder = tmp_path / "web"
+    folder.mkdir()
+    (folder / "x.pt").write_text("content")
+    handler = partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "parts"),
+    [
+        ("s3://bucket/a/b.pt", ("s3", "bucket", "a/b.pt")),
+        ("gs://bucket", ("gs", "bucket", "")),
+        ("oci://bucket@namespace/a", ("oci", "bucket", "a")),
+        ("AZURE_BLOBS://container/a", ("azure", "container", "a")),
+        ("file:///a/b", ("file", "", "a/b")),
+        ("/a/b.pt", ("", "", "/a/b.pt")),
+        ("a/b.pt", ("", "", "a/b.pt")),
+    ],
+)
+def test_parse_uri(uri: str, parts: tuple[str, str, str]) -> None:
+    assert parse_uri(uri) == parts
+    assert is_uri(uri) is bool(parts[0])
+
+
+def test_store_from_uri() -> None:
+    assert maybe_create_object_store_from_uri("/a/b") is None
+    assert isinstance(maybe_create_object_store_from_uri("file:///a/b"), LocalObjectStore)
+    with pytest.raises(NotImplementedError, match="no object store for wandb://"):
+        maybe_create_object_store_from_uri("wandb://a/b")
+
+
+def test_local_file_is_linked(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_text("content")
+    destination = tmp_path / "copy.pt"
+    get_file(str(tmp_path / "x.pt"), str(destination))
+    assert destination.is_symlink() and destination.read_text() == "content"
+    with pytest.raises(FileExistsError, match="overwrite is set to False"):
+        get_file(str(tmp_path / "x.pt"), str(destination))
+    (tmp_path / "y.pt").write_text("other")
+    get_file(str(tmp_path / "y.pt"), str(destination), overwrite=True)
+    assert destination.read_text() == "other"
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pt does not exist"):
+        get_file(str(tmp_path / "nowhere.pt"), str(tmp_path / "z"))
+
+
+def test_text_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_text("content")
+    link = tmp_path / "latest.pt.symlink"
+    create_symlink_file(str(tmp_path / "x.pt"), link)
+    assert extract_path_from_symlink(str(link)) == str(tmp_path / "x.pt")
+    get_file(str(link), str(tmp_path / "one"))
+    get_file(str(tmp_path / "latest.pt"), str(tmp_path / "two"))
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text() == "content"
+    with pytest.raises(FileExistsError):
+        create_symlink_file("elsewhere", link)
+    with pytest.raises(ValueError, match="must end with '.symlink'"):
+        create_symlink_file("elsewhere", tmp_path / "latest")
+
+
+def test_web_file_is_downloaded_whole(web: str, tmp_path: Path) -> None:
+    destination = tmp_path / "copy.pt"
+    get_file(f"{web}/x.pt", str(destination))
+    assert destination.read_text() == "content" and not destination.is_symlink()
+    with pytest.raises(FileNotFoundError, match="HTTP 404"):
+        get_file(f"{web}/nowhere.pt", str(tmp_path / "y"))
+    with pytest.raises(ConnectionError, match="ended after 4 of 100 bytes"):
+        get_file(f"{web}/short", str(tmp_path / "y"))
+    with pytest.raises(OSError, match="500"):
+        get_file(f"{web}/broken", str(tmp_path / "y"))
+    assert sorted(os.listdir(tmp_path)) == ["copy.pt", "web"]
+
+
+def test_store_file_is_downloaded(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    (tmp_path / "x.pt").write_text("content")
+    store.upload_object("run/ep1.pt", tmp_path / "x.pt")
+    (tmp_path / "link").write_text("run/ep1.pt")
+    store.upload_object("run/latest.pt.symlink", tmp_path / "link")
+    get_file("run/latest.pt", str(tmp_path / "one"), store)
+    get_file((tmp_path / "store" / "run" / "ep1.pt").as_uri(), str(tmp_path / "two"))
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text() == "content"
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pt not found"):
+        get_file("run/nowhere.pt", str(tmp_path / "three"), store)
+
+
+def test_destination_that_downloads(tmp_path: Path) -> None:
+    asked = []
+
+    class Destination:
+        def download_file(
+            self,
+            remote_file_name: str,
+            destination: str,
+            overwrite: bool = False,
+            progress_bar: bool = True,
+        ) -> None:
+            asked.append((remote_file_name, destination, overwrite, progress_bar))
+
+    get_file("a.pt", str(tmp_path / "x"), Destination(), progress_bar=False)
+    assert asked == [("a.pt", str(tmp_path / "x"), False, False)]
+
+
+def test_remote_path_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validate_credentials(LocalObjectStore(tmp_path), "folder/probe")
+    uri = (tmp_path / "folder").as_uri()
+    assert [os.path.basename(name) for name in list_remote_objects(uri)] == ["probe"]
+    monkeypatch.setattr("sys.argv", ["composer_validate_remote_path", uri])
+    validate_remote_path()
+    assert capsys.readouterr().out == f"Found 1 objects at {uri}\n"
+    monkeypatch.setattr("sys.argv", ["composer_validate_remote_path", uri + "/nothing"])
+    with pytest.raises(ValueError, match="Found no objects"):
+        validate_remote_path()
+    monkeypatch.setattr("sys.argv", ["composer_validate_remote_path"])
+    with pytest.raises(ValueError, match="Usage"):
+        validate_remote_path()
+    with pytest.raises(ValueError, match="is a local path"):
+        list_remote_objects(str(tmp_path))

@@ -1,0 +1,109 @@
+"""Settings of parallel training, and the translation of older ones."""
+
+import warnings
+
+import pytest
+
+from composer.utils.parallelism import (
+    FSDP2Config,
+    FSDPConfig,
+    ParallelismConfig,
+    TPConfig,
+    parse_parallelism_config,
+)
+
+
+def test_defaults():
+    old = FSDPConfig()
+    assert (old.sharding_strategy, old.state_dict_type, old.mixed_precision) == (
+        "FULL_SHARD",
+        "full",
+        "DEFAULT",
+    )
+    assert old.device_mesh is None
+    new = FSDP2Config()
+    assert new.reshard_after_forward is True and new.state_dict_type == "sharded"
+    assert (new.load_planner, new.save_planner, new.use_orig_params) == (None, None, True)
+    assert TPConfig().tensor_parallel_degree == 1
+
+
+@pytest.mark.parametrize(
+    "strategy, reshard",
+    [
+        ("FULL_SHARD", True),
+        ("HYBRID_SHARD", True),
+        ("SHARD_GRAD_OP", False),
+        ("_HYBRID_SHARD_ZERO2", False),
+    ],
+)
+def test_strategies(strategy, reshard):
+    new = FSDPConfig(
+        sharding_strategy=strategy, activation_checkpointing=True, data_parallel_shard_degree=2
+    ).to_fsdp2()
+    assert new.reshard_after_forward is reshard
+    assert new.activation_checkpointing and new.data_parallel_shard_degree == 2
+    assert new.state_dict_type == "full"
+
+
+def test_no_shard_is_not_sharded():
+    assert FSDPConfig(sharding_strategy="NO_SHARD").to_fsdp2() is None
+    with pytest.raises(ValueError, match="leave fsdp_config out"):
+        FSDP2Config.from_compatible_attrs({"sharding_strategy": "NO_SHARD"})
+
+
+def test_what_tuned_the_old_engine_is_warned_about():
+    with pytest.warns(UserWarning, match="backward_prefetch, limit_all_gathers"):
+        FSDPConfig(backward_prefetch="BACKWARD_PRE", limit_all_gathers=False).to_fsdp2()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FSDPConfig(backward_prefetch="BACKWARD_POST", limit_all_gathers=True).to_fsdp2()
+
+
+def test_what_would_change_results_is_refused():
+    with pytest.raises(ValueError, match="keep_low_precision_grads"):
+        FSDPConfig(keep_low_precision_grads=True).to_fsdp2()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"sharding_stratgy": "FULL_SHARD"}, "did you mean 'sharding_strategy'"),
+        ({"device_mesh": 1}, "Directly specifying device mesh for FSDP was deprecated"),
+        ({"sharding_strategy": "HALF"}, "'HALF'"),
+        ({"state_dict_type": "local"}, "'local'"),
+        ({"cpu_offload": True}, "cpu_offload"),
+        (
+            {"activation_cpu_offload": True, "use_orig_params": False},
+            "activation_cpu_offload=True is not supported with use_orig_params=False.",
+        ),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        FSDPConfig(**settings)
+
+
+def test_from_compatible_attrs():
+    new = FSDP2Config.from_compatible_attrs(
+        {"sharding_strategy": "SHARD_GRAD_OP", "activation_checkpointing": True}
+    )
+    assert new == FSDP2Config(reshard_after_forward=False, activation_checkpointing=True)
+    assert FSDP2Config.from_compatible_attrs({"verbose": True}).verbose
+    with pytest.raises(ValueError, match="did you mean"):
+        FSDP2Config.from_compatible_attrs({"reshard_after_foward": True})
+    assert "reshard_after_forward" in FSDP2Config.settable_attrs()
+    assert "load_planner" not in FSDP2Config.settable_attrs()
+
+
+def test_parsing():
+    assert parse_parallelism_config(None) is None
+    assert parse_parallelism_config({}) is None
+    assert parse_parallelism_config(ParallelismConfig()) is None
+    parsed = parse_parallelism_config({"fsdp": {"verbose": True}, "tp": {"layer_plan": {}}})
+    assert parsed.fsdp.verbose and parsed.tp.layer_plan == {} and parsed.fsdp2 is None
+    given = FSDP2Config()
+    assert parse_parallelism_config({"fsdp": given}).fsdp2 is given
+    assert parse_parallelism_config({"fsdp2": {"verbose": True}}).fsdp2.verbose
+    assert parse_parallelism_config({"fsdp2": given}).fsdp2 is given
+    with pytest.raises(ValueError, match="'fdsp'"):
+        parse_parallelism_config({"fdsp": {}})
