@@ -1,0 +1,220 @@
+"""The configuration and tokenizer of a Hugging Face model as plain data inside a checkpoint."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import importlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "describe_model",
+    "describe_tokenizer",
+    "get_hf_config_from_composer_state_dict",
+    "load_model_from_saved_state",
+    "load_tokenizer_from_saved_state",
+    "refuse_saved_adapters",
+    "saved_hf_state",
+]
+
+
+def describe_model(model: Any) -> dict[str, Any]:
+    """Returns a transformers model's configuration and the path of its class as plain data."""
+    return {
+        "config": {
+            "file_extension": ".json",
+            "content": model.config.to_dict(),
+            "class": f"{type(model).__module__}.{type(model).__name__}",
+        }
+    }
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Returns the files that a tokenizer saves, by name, as plain data.
+
+    Raises:
+        ValueError: If there is a file of a kind that has no plain form.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return {
+            str(path.relative_to(folder)): {
+                "file_extension": path.suffix,
+                "content": _content(path),
+            }
+            for path in paths
+        }
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".txt":
+        return path.read_text(encoding="utf-8").splitlines()
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    if path.suffix in (".py", ".jinja"):
+        return path.read_text(encoding="utf-8")
+    if path.suffix == ".model":  # a sentencepiece model, which is a protocol buffer
+        return path.read_bytes()
+    raise ValueError(
+        f"The tokenizer saved {path.name}, and a checkpoint can hold only its files of kind .txt, "
+        ".json, .py, .jinja and .model; convert the tokenizer to a fast one (tokenizer.json)."
+    )
+
+
+def _write(path: Path, file_extension: str, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if file_extension == ".txt":
+        path.write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+    elif file_extension == ".json":
+        path.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+    elif file_extension in (".py", ".jinja"):
+        path.write_text(content, encoding="utf-8")
+    elif file_extension == ".model":
+        path.write_bytes(content)
+    else:
+        raise ValueError(f"The checkpoint holds a tokenizer file {path.name} of an unknown kind.")
+
+
+def load_tokenizer_from_saved_state(
+    hf_state: dict[str, Any],
+    trust_remote_code: bool = False,
+    tokenizer_save_dir: str | Path | None = None,
+) -> Any | None:
+    """Returns the tokenizer of a checkpoint, or None if it has none.
+
+    Args:
+        hf_state: What ``HuggingFaceModel.get_metadata`` returned.
+        trust_remote_code: Runs tokenizer code that the checkpoint carries.
+        tokenizer_save_dir: Where the files are written, by default a folder that lives as long as
+            the program (some tokenizers read their files again when they are copied).
+
+    Raises:
+        ValueError: If a file would be written outside the folder, or is of an unknown kind.
+    """
+    from transformers import AutoTokenizer
+
+    files = hf_state["tokenizer"]
+    if not files:
+        return None
+    if tokenizer_save_dir is None:
+        tokenizer_save_dir = tempfile.mkdtemp(prefix="tokenizer-save-dir-")
+        atexit.register(shutil.rmtree, tokenizer_save_dir, ignore_errors=True)
+    folder = Path(tokenizer_save_dir).resolve()
+    for name, saved in files.items():
+        path = (folder / f"{name}").resolve()
+        if folder not in path.parents:
+            raise ValueError(f"The checkpoint's tokenizer file {name!r} points out of its folder.")
+        content = saved["content"]
+        if name == "tokenizer_config.json":
+            # The place that the tokenizer once came from may exist no more, or be another one now.
+            content = {k: v for k, v in content.items() if k != "name_or_path"}
+        _write(path, saved["file_extension"], content)
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
+
+
+def saved_hf_state(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a checkpoint keeps of a Hugging Face model.
+
+    Raises:
+        ValueError: If it keeps nothing.
+    """
+    hf_state = state_dict.get("state", {}).get("integrations", {}).get("huggingface")
+    if not hf_state:
+        raise ValueError(
+            "The checkpoint has no state/integrations/huggingface: it was not saved from a "
+            "HuggingFaceModel, so neither configuration nor tokenizer can be made from it."
+        )
+    return hf_state
+
+
+def get_hf_config_from_composer_state_dict(
+    state_dict: dict[str, Any], config_overrides: dict[str, Any] | None = None
+) -> Any:
+    """Returns the transformers configuration that a checkpoint holds.
+
+    Args:
+        state_dict: The content of a checkpoint.
+        config_overrides: Values that replace saved ones.
+
+    Raises:
+        ValueError: If the kind of the model is unknown to the installed transformers.
+    """
+    return _config(saved_hf_state(state_dict), config_overrides)
+
+
+def _config(hf_state: dict[str, Any], overrides: dict[str, Any] | None) -> Any:
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    content = copy.deepcopy(hf_state["model"]["config"]["content"])
+    content.update(overrides or {})
+    model_type = content.pop("model_type", None)
+    if model_type in CONFIG_MAPPING:
+        return AutoConfig.for_model(model_type, **content)
+    name = content.pop("_name_or_path", None)
+    if name:
+        return AutoConfig.from_pretrained(name, **content)
+    raise ValueError(
+        f"The checkpoint's model is of type {model_type!r}, which the installed transformers does "
+        "not know; import the package that registers it first."
+    )
+
+
+def load_model_from_saved_state(
+    hf_state: dict[str, Any],
+    loaded_state_dict: dict[str, Any],
+    model_instantiation_class: type | str | None,
+    model_config_kwargs: dict[str, Any] | None,
+) -> Any:
+    """Builds the model of a checkpoint from its configuration, **with fresh weights**.
+
+    Args:
+        hf_state: What ``HuggingFaceModel.get_metadata`` returned.
+        loaded_state_dict: The content of the checkpoint; its weights are not loaded.
+        model_instantiation_class: A model class, an Auto class, or the dotted path of one; by
+            default the class that was saved.
+        model_config_kwargs: Values that replace saved ones in the configuration.
+
+    Raises:
+        ValueError: If the class is neither, or its path has no dot.
+        AttributeError: If the module of the path has no such class.
+        NotImplementedError: If the model has adapters.
+    """
+    del loaded_state_dict
+    refuse_saved_adapters(hf_state)
+    config = _config(hf_state, model_config_kwargs)
+    wanted = model_instantiation_class or hf_state["model"]["config"]["class"]
+    model_class = _resolve(wanted) if isinstance(wanted, str) else wanted
+    if hasattr(model_class, "from_config"):  # an Auto class
+        return model_class.from_config(config)
+    return model_class(config)
+
+
+def refuse_saved_adapters(hf_state: dict[str, Any]) -> None:
+    """Raises ``NotImplementedError`` if the checkpoint was saved from a model with adapters."""
+    if "peft_config" in hf_state["model"]:
+        raise NotImplementedError(
+            "The checkpoint was saved from a model with adapters (peft_config), which cannot be "
+            "made from it yet."
+        )
+
+
+def _resolve(path: str) -> type:
+    from transformers import PreTrainedModel
+
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ValueError(
+            f"{path!r} does not name a class; write its dotted path, as in "
+            "'transformers.AutoModelForCausalLM'."
+        )
+    found = getattr(importlib.import_module(module_name), name)
+    # The path may come out of a checkpoint: nothing but a model may be called.
+    is_model = isinstance(found, type) and issubclass(found, PreTrainedModel)
+    if not is_model and not hasattr(found, "from_config"):
+        raise ValueError(f"{path!r} is neither a transformers model nor an Auto class.")
+    return found

@@ -1,0 +1,418 @@
+"""Trains, evaluates and generates with any transformers model."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer.core.types import Batch
+from composer.models.base import ComposerModel
+from composer.models.hf_metadata import (
+    describe_model,
+    describe_tokenizer,
+    get_hf_config_from_composer_state_dict,
+    load_model_from_saved_state,
+    load_tokenizer_from_saved_state,
+)
+from composer.utils import dist
+from composer.utils.import_helpers import MissingConditionalImportError
+from composer.utils.lazy import handed_on
+
+__all__ = [
+    "HuggingFaceModel",
+    "get_hf_config_from_composer_state_dict",
+    "maybe_get_underlying_model",
+    "peft_installed",
+]
+
+log = logging.getLogger(__name__)
+
+peft_installed = importlib.util.find_spec("peft") is not None
+
+_IGNORED = -100
+
+# These read checkpoints, which stands on a higher floor.
+__getattr__ = handed_on(
+    {
+        "hf_from_composer_checkpoint": "composer.checkpoint.huggingface",
+        "write_huggingface_pretrained_from_composer_checkpoint": "composer.checkpoint.huggingface",
+    }
+)
+
+
+class HuggingFaceModel(ComposerModel):
+    """Wraps a transformers model for the trainer.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer, which is saved in checkpoints and needed to generate text.
+        use_logits: Hands the logits to metrics, not the whole output.
+        metrics: Metrics of the training batches.
+        eval_metrics: Metrics of the evaluation, by default copies of ``metrics``.
+        shift_labels: Moves the labels one place to the left for metrics, as a causal language
+            model needs it; by default it is found out whether the model is one.
+        allow_embedding_resizing: Enlarges the embeddings if the tokenizer has more entries than the
+            model's vocabulary; otherwise that is an error.
+        peft_config: Adapter settings; not supported yet.
+        should_save_peft_only: Saves only adapter weights; has a meaning only with adapters.
+
+    Raises:
+        ValueError: If the tokenizer has more entries than the vocabulary and may not enlarge it.
+        NotImplementedError: If adapters are asked for.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any | None = None,
+        use_logits: bool = False,
+        metrics: list[Any] | None = None,
+        eval_metrics: list[Any] | None = None,
+        shift_labels: bool | None = None,
+        allow_embedding_resizing: bool = False,
+        peft_config: Any | None = None,
+        should_save_peft_only: bool = True,
+    ) -> None:
+        super().__init__()
+        _refuse_adapters(model, peft_config)
+        self.model = model
+        self.config = model.config
+        self.model_forward_args = set(inspect.signature(model.forward).parameters)
+        self.tokenizer = tokenizer
+        self.should_save_peft_only = should_save_peft_only
+        self.using_peft = False
+        self.use_logits = use_logits
+        self.labels: torch.Tensor | None = None
+        """The labels of the batch that was last evaluated, as the metrics take them."""
+        self.dummy_forward_called = False
+        self.train_metrics = _by_name(metrics)
+        self.val_metrics = (
+            copy.deepcopy(self.train_metrics) if eval_metrics is None else _by_name(eval_metrics)
+        )
+        is_causal_lm = _is_registered(model, "MODEL_FOR_CAUSAL_LM_MAPPING")
+        self.shift_labels = is_causal_lm if shift_labels is None else shift_labels
+        if is_causal_lm and not self.shift_labels:
+            log.warning(
+                "The shift_labels argument was set to False but the model is an instance of a "
+                "HuggingFace causal language model: its metrics will compare each token with "
+                "itself, not with the next one."
+            )
+        if tokenizer is None:
+            log.warning(
+                "The tokenizer was not provided. This means the tokenizer config will not be saved "
+                "in checkpoints, and text cannot be generated."
+            )
+        else:
+            self._fit_vocabulary(len(tokenizer), allow_embedding_resizing)
+        self._loss_targets = _loss_targets(model, is_causal_lm)
+
+    def _fit_vocabulary(self, entries: int, allow_embedding_resizing: bool) -> None:
+        """Makes room for all tokens; rows beyond the tokenizer's entries are left as they are."""
+        vocab_size = _vocab_size(self.config)
+        if vocab_size is None or entries == vocab_size:
+            return
+        if entries < vocab_size:
+            log.info(
+                "The tokenizer has %d entries, fewer than the model's vocabulary of %d. The rest "
+                "is padding, or waits for tokens to be added.",
+                entries,
+                vocab_size,
+            )
+            return
+        if not allow_embedding_resizing:
+            raise ValueError(
+                f"The tokenizer has {entries} entries, more than the model's vocabulary of "
+                f"{vocab_size}: some tokens would have no embedding. Pass "
+                "allow_embedding_resizing=True to enlarge it, or give the model a vocab_size of at "
+                f"least {entries}."
+            )
+        log.warning(
+            "The embeddings are enlarged from %d to %d rows for the tokenizer.", vocab_size, entries
+        )
+        on_meta = any(p.is_meta for p in self.model.parameters())
+        self.model.resize_token_embeddings(entries, mean_resizing=not on_meta)
+
+    # Training
+
+    def forward(self, batch: Batch) -> Any:
+        """Returns the model's output for those keys of the batch that its forward knows.
+
+        Raises:
+            ValueError: If the batch is no mapping.
+        """
+        return self.model(**self._known(batch))
+
+    def _known(self, batch: Batch, without: Sequence[str] = ()) -> dict[str, Any]:
+        if not isinstance(batch, Mapping):
+            raise ValueError(
+                f"Unexpected batch type {type(batch).__name__}: a HuggingFaceModel takes a mapping "
+                "with keys such as input_ids, attention_mask and labels."
+            )
+        known = self.model_forward_args.difference(without)
+        return {key: value for key, value in batch.items() if key in known}
+
+    def loss(self, outputs: Any, batch: Batch) -> Any:
+        """Returns the loss that the model computed from the labels in the batch.
+
+        Raises:
+            ValueError: If there were no labels.
+        """
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
+        if loss is None:
+            raise ValueError(
+                "The model returned no loss, because the batch has no labels, only "
+                f"{sorted(batch)}; add the key 'labels' to it."
+            )
+        return loss
+
+    @property
+    def num_loss_tokens(self) -> Callable[[Batch], int] | None:
+        """The function that counts the targets that a batch's loss is a mean over.
+
+        It is None for a model whose loss is a mean over samples.
+        """
+        return self._loss_targets
+
+    # Evaluation
+
+    def eval_forward(self, batch: Batch, outputs: Any | None = None) -> Any:
+        """Returns what the metrics take: logits, the whole output, or generated texts.
+
+        The batch's ``mode`` decides: ``'generate'`` gives the continuations as texts; otherwise it
+        is the logits with ``use_logits`` (and in mode ``'icl_task'``), else the whole output. The
+        batch is left as it is; the labels for the metrics are kept in ``labels``.
+
+        Args:
+            batch: The batch.
+            outputs: Outputs of ``forward`` for this batch, where training has them already.
+        """
+        if batch.get("mode") == "generate":
+            return self._generate_texts(batch)
+        is_task = batch.get("mode") == "icl_task"
+        self.labels = batch.get("labels")
+        if self.labels is not None and (self.shift_labels or is_task):
+            self.labels = _shifted(self.labels)
+        if not self.use_logits and not is_task:
+            return self.forward(batch) if outputs is None else outputs
+        # A model that returns tuples puts the loss, if it made one, before the logits.
+        has_loss = outputs is not None and "labels" in self._known(batch)
+        if outputs is None:
+            outputs = self._forward_without_labels(batch)
+        if isinstance(outputs, Mapping):
+            logits: Any = outputs["logits"]
+        else:
+            logits = outputs[int(has_loss)] if isinstance(outputs, Sequence) else outputs
+        # One output per row is a regression; its labels have one dimension.
+        return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
+
+    def _forward_without_labels(self, batch: Batch) -> Any:
+        inputs = self._known(batch, without=("labels",))
+        if getattr(self.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
+            # The model would have made them of the labels, which it does not get.
+            prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+            if prepare is None:
+                raise RuntimeError(
+                    f"{type(self.model).__name__} is an encoder-decoder that cannot make "
+                    "decoder_input_ids of labels; add decoder_input_ids to the batch."
+                )
+            inputs["decoder_input_ids"] = prepare(labels=batch["labels"])
+        return self.model(**inputs)
+
+    def _generate_texts(self, batch: Batch) -> list[str]:
+        if self.tokenizer is None:
+            raise ValueError(
+                "A tokenizer is needed to generate text: pass it to HuggingFaceModel(tokenizer=)."
+            )
+        self.labels = batch.get("labels")
+        tokens = self.generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            synced_gpus=dist.get_world_size() > 1,
+            **batch.get("generation_kwargs", {}),
+        )
+        if not getattr(self.config, "is_encoder_decoder", False):
+            tokens = tokens[:, batch["input_ids"].shape[1] :]
+        texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        # Where a leading space is a token of its own, decoding has dropped it.
+        if len(self.tokenizer(" a", add_special_tokens=False)["input_ids"]) == 1:
+            return texts
+        return [" " + text for text in texts]
+
+    def update_metric(self, batch: Batch, outputs: Any, metric: Any) -> dict[str, Any]:
+        """Adds a batch to a metric, and returns what the metric tells about it, if anything."""
+        labels = self.labels
+        if labels is not None and metric.device.type == "cpu":
+            labels = labels.cpu()  # on MPS, metrics stay on the CPU
+            outputs = outputs.cpu() if isinstance(outputs, torch.Tensor) else outputs
+        if getattr(metric, "needs_batch", False):
+            result = metric.update(batch=batch, outputs=outputs, labels=labels)
+        else:
+            result = metric.update(outputs, labels)
+        if result is None:
+            return {}
+        result["metric_name"] = [type(metric).__name__] * batch["input_ids"].shape[0]
+        return result
+
+    def get_metrics(self, is_train: bool = False) -> dict[str, Any]:
+        """Returns the metrics by the names of their classes."""
+        return (self.train_metrics if is_train else self.val_metrics) or {}
+
+    # Generation
+
+    def generate(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        """Continues the prompts, as ``generate`` of the transformers model does.
+
+        Args:
+            input_ids: The prompts, padded on the left.
+            **kwargs: Arguments of transformers' ``generate``; ``pad_token_id`` comes from the
+                tokenizer if it is not given.
+
+        Raises:
+            ValueError: If a prompt of a decoder-only model is padded on the right.
+        """
+        mask = kwargs.get("attention_mask")
+        is_encoder_decoder = getattr(self.config, "is_encoder_decoder", False)
+        if mask is not None and not is_encoder_decoder and bool((mask[:, -1] == 0).any()):
+            raise ValueError(
+                "A prompt is padded on the right, so its continuation would follow padding; pad on "
+                "the left (tokenizer.padding_side = 'left')."
+            )
+        if self.tokenizer is not None:
+            kwargs.setdefault("pad_token_id", self.tokenizer.pad_token_id)
+        return self.model.generate(input_ids, **kwargs)
+
+    # Checkpoints
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Returns configuration and tokenizer as plain data for the checkpoint."""
+        tokenizer = {} if self.tokenizer is None else describe_tokenizer(self.tokenizer)
+        return {"model": describe_model(self.model), "tokenizer": tokenizer}
+
+    @staticmethod
+    def load_huggingface_tokenizer_from_saved_state(
+        hf_state: dict[str, Any],
+        trust_remote_code: bool = False,
+        tokenizer_save_dir: str | Path | None = None,
+    ) -> Any | None:
+        """Returns the tokenizer that ``get_metadata`` described, or None."""
+        return load_tokenizer_from_saved_state(hf_state, trust_remote_code, tokenizer_save_dir)
+
+    @staticmethod
+    def load_huggingface_model_from_saved_state(
+        hf_state: dict[str, Any],
+        loaded_state_dict: dict[str, Any],
+        model_instantiation_class: type | str | None,
+        model_config_kwargs: dict[str, Any] | None,
+    ) -> Any:
+        """Builds the model that ``get_metadata`` described, with fresh weights."""
+        return load_model_from_saved_state(
+            hf_state, loaded_state_dict, model_instantiation_class, model_config_kwargs
+        )
+
+    @staticmethod
+    def hf_from_composer_checkpoint(
+        checkpoint_path: str,
+        model_instantiation_class: type | str | None = None,
+        model_config_kwargs: dict[str, Any] | None = None,
+        local_checkpoint_save_location: str | Path | None = None,
+        trust_remote_code: bool = False,
+    ) -> tuple[Any, Any | None]:
+        """Returns model (**with fresh weights**) and tokenizer of a checkpoint.
+
+        To get the weights too, hand the checkpoint to the trainer as ``load_path``, or write a
+        folder with ``write_huggingface_pretrained_from_composer_checkpoint``.
+
+        Args:
+            checkpoint_path: Path or address of a one-file checkpoint.
+            model_instantiation_class: A model class, an Auto class or the dotted path of one; by
+                default the class that was saved.
+            model_config_kwargs: Values that replace saved ones in the configuration.
+            local_checkpoint_save_location: Where a remote checkpoint is kept, by default nowhere.
+            trust_remote_code: Runs tokenizer code that the checkpoint carries.
+        """
+        from_checkpoint: Any = __getattr__("hf_from_composer_checkpoint")
+        return from_checkpoint(
+            checkpoint_path,
+            model_instantiation_class,
+            model_config_kwargs,
+            local_checkpoint_save_location,
+            trust_remote_code,
+        )
+
+
+def maybe_get_underlying_model(model: Any) -> Any:
+    """Returns the model inside an adapter model, or the model itself."""
+    return model.base_model.model if hasattr(model, "get_base_model") else model
+
+
+def _refuse_adapters(model: Any, peft_config: Any | None) -> None:
+    has_adapters = getattr(model, "_hf_peft_config_loaded", False) or hasattr(model, "peft_type")
+    if peft_config is None and not has_adapters:
+        return
+    if not peft_installed:
+        raise MissingConditionalImportError("peft", "peft")
+    raise NotImplementedError(
+        "Adapters (peft_config, or a model of the peft package) are not supported yet; train the "
+        "whole model."
+    )
+
+
+def _by_name(metrics: list[Any] | None) -> dict[str, Any] | None:
+    return None if metrics is None else {type(metric).__name__: metric for metric in metrics}
+
+
+def _vocab_size(config: Any) -> int | None:
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text_config, "vocab_size", None)
+
+
+def _is_registered(model: Any, mapping_name: str) -> bool:
+    """Says whether transformers lists the model's class for a task."""
+    import transformers
+
+    classes = getattr(transformers, mapping_name).get(type(model.config), ())
+    return isinstance(model, classes if isinstance(classes, tuple) else (classes,))
+
+
+def _loss_targets(model: Any, is_causal_lm: bool) -> Callable[[Batch], int] | None:
+    """Finds what the loss of a transformers model is a mean over."""
+    if is_causal_lm and not getattr(model.config, "is_encoder_decoder", False):
+        return _count_shifted
+    over_tokens = (
+        "MODEL_FOR_MASKED_LM_MAPPING",
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
+    )
+    return _count if any(_is_registered(model, name) for name in over_tokens) else None
+
+
+def _count(batch: Batch) -> int:
+    return int((_labels(batch) != _IGNORED).sum())
+
+
+def _count_shifted(batch: Batch) -> int:
+    # The first label has nothing before it that could predict it.
+    return int((_labels(batch)[:, 1:] != _IGNORED).sum())
+
+
+def _labels(batch: Batch) -> torch.Tensor:
+    if "labels" not in batch:
+        raise ValueError(
+            f"The batch has no labels to train on, only {sorted(batch)}; add the key 'labels' to "
+            "it (for a causal language model a copy of input_ids, -100 where nothing is learnt)."
+        )
+    return batch["labels"]
+
+
+def _shifted(labels: torch.Tensor) -> torch.Tensor:
+    """Returns labels that stand under the logits that predict them, without touching the batch."""
+    shifted = torch.full_like(labels, _IGNORED)
+    shifted[:, :-1] = labels[:, 1:]
+    return shifted
