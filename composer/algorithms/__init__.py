@@ -1,0 +1,5 @@
+"""Algorithms: plug-ins that change training."""
+
+from composer.algorithms.gradient_clipping import GradientClipping
+
+__all__ = ["GradientClipping"]

@@ -1,0 +1,338 @@
+"""When checkpoints are saved, which are kept, and where they are copied to."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from composer.callbacks._checkpoint_uploads import CheckpointUploads
+from composer.checkpoint.atomic import remove_leftovers, update_latest
+from composer.checkpoint.naming import PartialFilePath
+from composer.checkpoint.save import save_checkpoint
+from composer.core.callback import Callback
+from composer.core.duration import Time
+from composer.core.event import Event
+from composer.core.intervals import create_interval_scheduler
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.core.timestamp import Timestamp
+from composer.utils import dist
+from composer.utils.file_helpers import (
+    create_symlink_file,
+    maybe_create_object_store_from_uri,
+    parse_uri,
+)
+from composer.utils.file_names import (
+    ensure_folder_has_no_conflicting_files,
+    format_name_with_dist,
+)
+from composer.utils.misc import partial_format
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_REMOTE_FILE_NAME = "{run_name}/checkpoints/ep{epoch}-ba{batch}-rank{rank}.pt"
+_DEFAULT_LATEST_REMOTE_FILE_NAME = "{run_name}/checkpoints/latest-rank{rank}.pt"
+
+Name = str | os.PathLike[str]
+
+
+class CheckpointSaver(Callback):
+    """Saves the run now and then, keeps the newest checkpoints, points ``latest`` at the last.
+
+    A checkpoint appears whole or not at all. Only then the ``latest`` link moves, and only then are
+    older checkpoints deleted: whenever the process is killed, the link leads to a whole one. A
+    resumed run goes on deleting what it saved before; files of other runs are never deleted.
+
+    Args:
+        folder: Where to save, with placeholders; or the address of an object store (``file://...``),
+            to which checkpoints are then copied while training goes on.
+        filename: The name in ``folder``, with placeholders for ranks and counters.
+        remote_file_name: The name in the store, or for loggers that can upload files. None uploads
+            nothing.
+        latest_filename: The name of the link to the newest checkpoint; None makes no link.
+        latest_remote_file_name: The same for the store: a text file of this name and ``.symlink``.
+        save_interval: How often: a time string, a number of epochs, or a function
+            ``(state, event) -> bool``. The end of training saves too.
+        overwrite: Allow a folder with later checkpoints of another run, and replace files.
+        num_checkpoints_to_keep: How many local checkpoints to keep; -1 keeps all, 0 deletes each as
+            soon as it is handed to the upload. Copies in a store are kept.
+        weights_only: Save the weights only.
+        ignore_keys: What to leave out: globs of ``/``-joined paths, or a function that changes the
+            content in place.
+        num_concurrent_uploads: How many files to upload at a time.
+        upload_timeout_in_seconds: How long to wait for uploads at the end.
+
+    Raises:
+        NotImplementedError: For the address of a store that does not exist.
+    """
+
+    def __init__(
+        self,
+        folder: Name = "{run_name}/checkpoints",
+        filename: Name = "ep{epoch}-ba{batch}-rank{rank}.pt",
+        remote_file_name: Name | None = _DEFAULT_REMOTE_FILE_NAME,
+        latest_filename: Name | None = "latest-rank{rank}.pt",
+        latest_remote_file_name: Name | None = _DEFAULT_LATEST_REMOTE_FILE_NAME,
+        save_interval: Time[Any] | str | int | Callable[[State, Event], bool] = "1ep",
+        *,
+        overwrite: bool = False,
+        num_checkpoints_to_keep: int = -1,
+        weights_only: bool = False,
+        ignore_keys: list[str] | Callable[[dict[str, Any]], None] | None = None,
+        num_concurrent_uploads: int = 1,
+        upload_timeout_in_seconds: int = 3600,
+    ) -> None:
+        if num_checkpoints_to_keep < -1:
+            raise ValueError(
+                f"num_checkpoints_to_keep={num_checkpoints_to_keep!r} must be -1 (keep all) or the "
+                "number of checkpoints to keep."
+            )
+        self.save_interval: Callable[[State, Event], bool] = (
+            save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
+        )
+        self.folder = str(folder)
+        self.remote_uploader: CheckpointUploads | None = None
+        self._local_copies: tempfile.TemporaryDirectory[str] | None = None
+        store = maybe_create_object_store_from_uri(self.folder)
+        if store is not None:
+            uri_path = parse_uri(self.folder)[2]
+            if remote_file_name in (None, _DEFAULT_REMOTE_FILE_NAME):
+                remote_file_name = f"{uri_path}/{filename}"
+            if latest_remote_file_name == _DEFAULT_LATEST_REMOTE_FILE_NAME:
+                latest_remote_file_name = (
+                    f"{uri_path}/{latest_filename}" if latest_filename else None
+                )
+            self.remote_uploader = CheckpointUploads(
+                store, num_concurrent_uploads, upload_timeout_in_seconds
+            )
+            self._local_copies = tempfile.TemporaryDirectory(prefix="checkpoints_")
+            self.folder = self._local_copies.name
+        self.filename = PartialFilePath(_without_slash(filename), self.folder)
+        self.latest_filename = _maybe_path(latest_filename, self.folder)
+        self.remote_file_name = _maybe_path(remote_file_name)
+        self.latest_remote_file_name = _maybe_path(latest_remote_file_name)
+        self.overwrite = overwrite
+        self.num_checkpoints_to_keep = num_checkpoints_to_keep
+        self.weights_only = weights_only
+        self.ignore_keys = ignore_keys
+        self.num_concurrent_uploads = num_concurrent_uploads
+        self.upload_timeout_in_seconds = upload_timeout_in_seconds
+        self.last_checkpoint_batch: Time[int] | None = None
+        self.start_batch: Time[int] | None = None
+        self.saved_checkpoints: list[str] = []
+        self.all_saved_checkpoints_to_timestamp: dict[str, Timestamp] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the checkpoints that this run has saved and kept, in the order of training."""
+        return {
+            "all_saved_checkpoints_to_timestamp": [
+                (path, timestamp.state_dict())
+                for path, timestamp in self.all_saved_checkpoints_to_timestamp.items()
+            ]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back the list; which of it is still in this folder is seen at FIT_START."""
+        for path, timestamp_state in state.get("all_saved_checkpoints_to_timestamp", []):
+            timestamp = Timestamp()
+            timestamp.load_state_dict(timestamp_state)
+            self.all_saved_checkpoints_to_timestamp[path] = timestamp
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Fills in what loggers know of paths, and makes the folder."""
+        self._fill_in(logger.path_placeholders())
+        os.makedirs(format_name_with_dist(self.folder, state.run_name), exist_ok=True)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Refuses a folder that belongs to another run, before anything is trained."""
+        del logger
+        folder = format_name_with_dist(self.folder, state.run_name)
+        self._refuse_other_runs_files(folder, state)
+        if dist.get_global_rank() == 0 and os.path.isdir(folder):
+            remove_leftovers(folder, self.filename.filename)
+        self._adopt_checkpoints_of(folder, state)
+        self.start_batch = state.timestamp.batch
+        dist.barrier()
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Saves, if it is time to."""
+        self._save_if_due(state, logger, Event.BATCH_CHECKPOINT)
+
+    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Saves, if it is time to."""
+        self._save_if_due(state, logger, Event.EPOCH_CHECKPOINT)
+
+    def iteration_checkpoint(self, state: State, logger: Logger) -> None:
+        """Saves, if it is time to."""
+        self._save_if_due(state, logger, Event.ITERATION_CHECKPOINT)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Raises what went wrong with an upload."""
+        if self.remote_uploader is not None:
+            self.remote_uploader.check()
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Waits for the uploads."""
+        if self.remote_uploader is not None:
+            self.remote_uploader.wait()
+
+    def post_close(self) -> None:
+        """Waits for the uploads and frees what they need; what goes wrong now is only logged."""
+        if self.remote_uploader is not None:
+            try:
+                self.remote_uploader.close()
+            except Exception:
+                log.exception("An upload of a checkpoint failed while closing.")
+            self.remote_uploader = None
+        if self._local_copies is not None:
+            self._local_copies.cleanup()
+            self._local_copies = None
+
+    def _fill_in(self, placeholders: dict[str, str]) -> None:
+        if not placeholders:
+            return
+        self.folder = partial_format(self.folder, **placeholders)
+        for path in (
+            self.filename,
+            self.latest_filename,
+            self.remote_file_name,
+            self.latest_remote_file_name,
+        ):
+            if path is not None:
+                path.filename = partial_format(path.filename, **placeholders)
+                if path.folder is not None:
+                    path.folder = self.folder
+
+    def _refuse_other_runs_files(self, folder: str, state: State) -> None:
+        problem = None
+        if os.path.isdir(folder) and not self.overwrite:
+            problem = _conflict(folder, self.filename.filename, state)
+        if problem is None and self.latest_filename is not None:
+            problem = _no_link(self.latest_filename.format(state))
+        # Every rank must raise, or the others would wait for those that did.
+        problems = dist.all_gather_object(problem)
+        for rank, found in enumerate(problems):
+            if found is not None:
+                raise FileExistsError(f"On rank {rank}: {found}" if len(problems) > 1 else found)
+
+    def _adopt_checkpoints_of(self, folder: str, state: State) -> None:
+        """Lets rotation go on with what this run saved into this folder before it was resumed."""
+        known = self.all_saved_checkpoints_to_timestamp
+        kept = {
+            path: timestamp
+            for path, timestamp in known.items()
+            if path in self.saved_checkpoints
+            or (
+                Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))
+                and os.path.exists(path)
+                and timestamp.batch <= state.timestamp.batch
+            )
+        }
+        self.all_saved_checkpoints_to_timestamp = kept
+        self.saved_checkpoints = list(kept)
+
+    def _save_if_due(self, state: State, logger: Logger, event: Event) -> None:
+        is_new = self.last_checkpoint_batch != state.timestamp.batch
+        if self.save_interval(state, event) and is_new:
+            self._save_checkpoint(state, logger)
+
+    def _save_checkpoint(self, state: State, logger: Logger) -> None:
+        """Saves now: first the checkpoint, then the pointers to it, and last old ones go."""
+        self.last_checkpoint_batch = state.timestamp.batch
+        path = self.filename.format(state)
+        # Listed before it is written, so that the list within the checkpoint names itself.
+        self._list(path, state.timestamp)
+        try:
+            written = save_checkpoint(
+                state, path, weights_only=self.weights_only, ignore_keys=self.ignore_keys
+            )
+        except BaseException:
+            self._unlist(path)
+            raise
+        if written is None:
+            self._unlist(path)  # it is rank 0's file
+            return
+        if self.latest_filename is not None and self.num_checkpoints_to_keep != 0:
+            update_latest(written, self.latest_filename.format(state))
+        self._upload(written, state, logger)
+        self._delete_old_checkpoints(state)
+
+    def _list(self, path: str, timestamp: Timestamp) -> None:
+        self._unlist(path)  # saved again under the same name, it is the newest again
+        self.saved_checkpoints.append(path)
+        self.all_saved_checkpoints_to_timestamp[path] = timestamp
+
+    def _unlist(self, path: str) -> None:
+        if path in self.saved_checkpoints:
+            self.saved_checkpoints.remove(path)
+        self.all_saved_checkpoints_to_timestamp.pop(path, None)
+
+    def _upload(self, path: str, state: State, logger: Logger) -> None:
+        if self.remote_file_name is None:
+            return
+        remote_name = _without_slash(self.remote_file_name.format(state))
+        pointer_name = None
+        if self.latest_remote_file_name is not None:
+            pointer_name = _without_slash(self.latest_remote_file_name.format(state)) + ".symlink"
+        if self.remote_uploader is not None:
+            self.remote_uploader.start(path, remote_name, pointer_name, self.overwrite)
+        elif logger.has_file_upload_destination():
+            self._upload_by_logger(path, remote_name, pointer_name, logger)
+
+    def _upload_by_logger(
+        self, path: str, remote_name: str, pointer_name: str | None, logger: Logger
+    ) -> None:
+        try:
+            logger.upload_file(remote_name, path, overwrite=self.overwrite)
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"Uploading {path} failed: {error} Choose another run_name or save_folder, or set "
+                "save_overwrite=True."
+            ) from error
+        if pointer_name is None:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            pointer_path = os.path.join(folder, "latest.symlink")
+            create_symlink_file(remote_name, pointer_path)
+            logger.upload_file(pointer_name, pointer_path, overwrite=True)
+
+    def _delete_old_checkpoints(self, state: State) -> None:
+        """Deletes the oldest in the order of training, whatever names or file times say."""
+        if self.num_checkpoints_to_keep < 0:
+            return
+        while len(self.saved_checkpoints) > self.num_checkpoints_to_keep:
+            path = self.saved_checkpoints[0]
+            self._unlist(path)
+            if self.latest_filename is not None:
+                _remove_link_to(path, self.latest_filename.format(state))
+            Path(path).unlink(missing_ok=True)
+
+
+def _without_slash(name: Name) -> str:
+    return str(name).lstrip("/")
+
+
+def _maybe_path(name: Name | None, folder: str | None = None) -> PartialFilePath | None:
+    return None if name is None else PartialFilePath(_without_slash(name), folder)
+
+
+def _conflict(folder: str, filename: str, state: State) -> str | None:
+    try:
+        ensure_folder_has_no_conflicting_files(folder, filename, state.timestamp)
+    except FileExistsError as error:
+        return str(error)
+    return None
+
+
+def _no_link(latest: str) -> str | None:
+    if os.path.islink(latest) or not os.path.exists(latest):
+        return None
+    return f"{latest} is not a link. Move it away, or choose another save_latest_filename."
+
+
+def _remove_link_to(path: str, latest: str) -> None:
+    """Removes the ``latest`` link if it leads to ``path``, which is about to go."""
+    if os.path.islink(latest) and os.path.realpath(latest) == os.path.realpath(path):
+        os.unlink(latest)
