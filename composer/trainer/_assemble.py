@@ -1,0 +1,344 @@
+"""Puts a run together from its options, in the order in which Composer's users know it."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import torch
+
+from composer._version import __version__
+from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.core.callback import Callback
+from composer.core.data_spec import ensure_data_spec
+from composer.core.engine import Engine
+from composer.core.event import Event
+from composer.core.logger import Logger
+from composer.core.logger_destination import LoggerDestination
+from composer.core.precision import Precision, validate_precision
+from composer.core.state import State
+from composer.devices.device import Device
+from composer.devices.factory import get_device
+from composer.distributed.ddp import DDPSyncStrategy, prepare_ddp_module
+from composer.loggers.console_logger import ConsoleLogger
+from composer.loggers.progress_bar_logger import ProgressBarLogger
+from composer.models.base import ComposerModel
+from composer.optim.decoupled_weight_decay import DecoupledSGDW
+from composer.trainer._evaluators import parse_evaluators
+from composer.trainer._metrics import metrics_of_evaluators, metrics_on_device
+from composer.trainer._microbatching import parse_microbatch_size
+from composer.trainer._options import (
+    CheckpointOptions,
+    LoggingOptions,
+    SystemOptions,
+    TrainerOptions,
+    as_list,
+    parse_duration,
+)
+from composer.trainer._resume import resume
+from composer.trainer._run import Run
+from composer.trainer._run_name import generate_run_name, given_run_name
+from composer.trainer._scaling import make_scaler
+from composer.trainer._schedules import compile_schedulers, scaled_duration, step_unit
+from composer.utils import dist, reproducibility
+from composer.utils.iter_helpers import ensure_tuple
+
+log = logging.getLogger(__name__)
+
+
+def assemble(options: TrainerOptions) -> Run:
+    """Builds everything up to the first step: state, engine, loaders, weights, wrappers."""
+    _set_log_level(options.logging.python_log_level)
+    device = get_device(options.system.device)
+    precision = _choose_precision(options.system.precision, device)
+    model, compile_config = _unwrap_compiled(options.model, options.system.compile_config)
+    if dist.get_world_size() > 1:
+        dist.initialize_dist(device, options.system.dist_timeout)
+    seed = _seed(options.system)
+    optimizers = _optimizers(model, options.optim.optimizers)
+    model = device.module_to_device(model)
+    for optimizer in optimizers:
+        device.optimizer_to_device(optimizer)
+    state = _make_state(options, model, optimizers, device, precision, seed)
+    saver = _add_callbacks(state, options)
+    run = Run(state, _make_engine(state, options), model, saver)
+    _announce(run, options)
+    _set_data(run, options)
+    _set_schedules(run, options)
+    state.scaler = make_scaler(state)
+    run.engine.run_event(Event.BEFORE_LOAD)
+    resume(run, options)
+    run.engine.run_event(Event.AFTER_LOAD)
+    reproducibility.seed_all(state.seed)
+    _wrap(run, options.system, compile_config)
+    return run
+
+
+def _set_log_level(level: str | None) -> None:
+    if level is None:
+        return
+    logging.basicConfig(
+        format=(
+            f"%(asctime)s: rank{dist.get_global_rank()}[%(process)d][%(threadName)s]: "
+            f"%(levelname)s: %(name)s: "
+            "%(message)s"
+        )
+    )
+    logging.getLogger("composer").setLevel(level.upper())
+
+
+def _choose_precision(precision: str | Precision | None, device: Device) -> Precision:
+    if precision is None:
+        precision = Precision.AMP_FP16 if device.name == "gpu" else Precision.FP32
+    precision = Precision(precision)
+    validate_precision(precision, device)
+    return precision
+
+
+def _unwrap_compiled(
+    model: Any, compile_config: dict[str, Any] | None
+) -> tuple[ComposerModel, dict[str, Any] | None]:
+    """Takes a torch.compile wrapper off, to be put back on last; checks the model's kind."""
+    original = getattr(model, "_orig_mod", None)
+    if original is not None:
+        log.warning(
+            "The model was given compiled: the Trainer compiles it anew once it is wrapped, with "
+            "torch's "
+            "defaults; compile_config is ignored. Give the plain model with compile_config to "
+            "choose settings."
+        )
+        model, compile_config = original, {}
+    if not isinstance(model, ComposerModel):
+        raise ValueError(
+            f"model is a {type(model).__name__}; give a ComposerModel. ComposerClassifier and "
+            f"HuggingFaceModel wrap "
+            "classifiers and transformers models; for others, subclass "
+            "composer.models.ComposerModel with "
+            "forward(batch) and loss(outputs, batch)."
+        )
+    return model, compile_config
+
+
+def _seed(options: SystemOptions) -> int:
+    """Seeds this rank's generators from rank 0's seed; returns the latter."""
+    seeds = [options.seed if options.seed is not None else reproducibility.get_random_seed()]
+    dist.broadcast_object_list(seeds)
+    reproducibility.seed_all((seeds[0] + dist.get_global_rank()) % (reproducibility.MAX_SEED + 1))
+    if options.deterministic_mode:
+        reproducibility.configure_deterministic_mode()
+    return seeds[0]
+
+
+def _optimizers(model: ComposerModel, optimizers: Any) -> list[torch.optim.Optimizer]:
+    given = as_list(optimizers)
+    if given:
+        return given
+    if next(model.parameters(), None) is None:
+        warnings.warn(
+            "No optimizer was specified, and the model does not have parameters: none is created, "
+            "and nothing "
+            "will be trained."
+        )
+        return []
+    warnings.warn(
+        "No optimizer was specified. Defaulting to DecoupledSGDW(model.parameters(), lr=0.1); give "
+        "`optimizers` to "
+        "choose another."
+    )
+    return [DecoupledSGDW(model.parameters(), lr=0.1)]
+
+
+def _make_state(
+    options: TrainerOptions,
+    model: ComposerModel,
+    optimizers: list[torch.optim.Optimizer],
+    device: Device,
+    precision: Precision,
+    seed: int,
+) -> State:
+    return State(
+        model=model,
+        rank_zero_seed=seed,
+        run_name=given_run_name(options.logging.run_name) or generate_run_name(),
+        device=device,
+        precision=precision,
+        precision_config=options.system.precision_config,
+        optimizers=optimizers,
+        algorithms=as_list(options.optim.algorithms),
+        save_metrics=options.checkpoint.save_metrics,
+    )
+
+
+def _add_callbacks(state: State, options: TrainerOptions) -> CheckpointSaver | None:
+    """Sets ``state.callbacks``: loggers, callbacks, then the saver that save_folder asks for."""
+    callbacks: list[Callback] = [
+        *_destinations(options.logging),
+        *as_list(options.logging.callbacks),
+    ]
+    profiler = options.logging.profiler
+    if profiler is not None:
+        state.profiler = profiler
+        profiler.bind_to_state(state)
+        callbacks.extend(profiler.callbacks())
+    savers = [c for c in callbacks if isinstance(c, CheckpointSaver)]
+    if not savers and options.checkpoint.save_folder is not None:
+        savers = [_make_saver(options.checkpoint)]
+        callbacks.append(savers[0])
+    state.callbacks = callbacks
+    return savers[0] if savers else None
+
+
+def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
+    loggers = as_list(options.loggers)
+    if options.progress_bar and options.log_to_console:
+        warnings.warn(
+            "Setting both `progress_bar` and `log_to_console` to True is not recommended: their "
+            "lines mix. Turn one "
+            "of them off."
+        )
+    if any(isinstance(x, ProgressBarLogger) for x in loggers):
+        if options.progress_bar:
+            log.info(
+                "A ProgressBarLogger was given in `loggers`; `progress_bar` adds no second one."
+            )
+    elif options.progress_bar:
+        loggers.append(
+            ProgressBarLogger(stream=options.console_stream, log_traces=options.log_traces)
+        )
+    if any(isinstance(x, ConsoleLogger) for x in loggers):
+        if options.log_to_console:
+            warnings.warn(
+                "A ConsoleLogger was given in `loggers`, so `log_to_console` adds no second one; "
+                "set its interval "
+                "on the one that you give."
+            )
+    elif options.log_to_console:
+        loggers.append(
+            ConsoleLogger(
+                log_interval=options.console_log_interval,
+                stream=options.console_stream,
+                log_traces=options.log_traces,
+            )
+        )
+    return loggers
+
+
+def _make_saver(options: CheckpointOptions) -> CheckpointSaver:
+    return CheckpointSaver(
+        folder=options.save_folder,
+        filename=options.save_filename,
+        latest_filename=options.save_latest_filename,
+        overwrite=options.save_overwrite,
+        weights_only=options.save_weights_only,
+        ignore_keys=options.save_ignore_keys,
+        save_interval=options.save_interval,
+        num_checkpoints_to_keep=options.save_num_checkpoints_to_keep,
+    )
+
+
+def _make_engine(state: State, options: TrainerOptions) -> Engine:
+    destinations = [c for c in state.callbacks if isinstance(c, LoggerDestination)]
+    logger = Logger(state=state, destinations=destinations)
+    return Engine(state=state, logger=logger, algorithm_passes=options.optim.algorithm_passes)
+
+
+def _announce(run: Run, options: TrainerOptions) -> None:
+    """Fires INIT and logs what the run is."""
+    state, logger = run.state, run.engine.logger
+    run.model.logger = logger
+    run.engine.run_event(Event.INIT)
+    world_size, per_node = dist.get_world_size(), dist.get_local_world_size()
+    hparams = {
+        "composer_version": __version__,
+        "composer_commit_hash": str(os.environ.get("COMPOSER_COMMIT_HASH")),
+        "num_nodes": world_size // per_node,
+        f"num_{state.device.name}s_per_node": per_node,
+        "node_name": os.environ.get(
+            "NODENAME", "unknown because NODENAME environment variable not set"
+        ),
+        "rank_zero_seed": state.rank_zero_seed,
+    }
+    if options.logging.local_hparams is not None:
+        hparams.update(options.logging.local_hparams)
+    logger.log_hyperparameters(hparams)
+
+
+def _set_data(run: Run, options: TrainerOptions) -> None:
+    """Sets metrics, evaluators, the training loader and the size of a micro-batch."""
+    state, data = run.state, options.data
+    state.train_metrics = metrics_on_device(state, run.model.get_metrics(is_train=True))
+    set_evaluators(
+        run,
+        options.eval.eval_dataloader,
+        options.eval.eval_interval,
+        options.eval.eval_subset_num_batches,
+    )
+    state.max_duration = parse_duration(data.max_duration, "max_duration")
+    if data.train_dataloader is not None:
+        set_train_data(
+            run, data.train_dataloader, data.train_dataloader_label, data.train_subset_num_batches
+        )
+    loader = None if run.train_spec is None else run.train_spec.dataloader
+    state.device_train_microbatch_size = parse_microbatch_size(
+        data.device_train_microbatch_size, loader, "device_train_microbatch_size"
+    )
+    run.microbatch_size_given = data.device_train_microbatch_size is not None
+
+
+def set_train_data(run: Run, loader: Any, label: str, subset_num_batches: int) -> None:
+    """Makes a loader the one to train on."""
+    run.train_spec = ensure_data_spec(loader)
+    run.state.set_dataloader(run.train_spec.dataloader, label, subset_num_batches)
+    run.state.train_dataloader = run.state.dataloader
+
+
+def set_evaluators(
+    run: Run, loaders: Any, interval: Any, subset_num_batches: int, *, warn_unused: bool = True
+) -> None:
+    """Makes loaders the evaluators of the run, each with its own copy of the model's metrics."""
+    names = list(run.model.get_metrics(is_train=False))
+    run.state.evaluators = parse_evaluators(
+        loaders, names, interval, subset_num_batches, warn_unused=warn_unused
+    )
+    run.state.eval_metrics = metrics_of_evaluators(run.model, run.state.evaluators)
+
+
+def _set_schedules(run: Run, options: TrainerOptions) -> None:
+    """Keeps the schedulers, and compiles them if the duration is known; otherwise ``fit`` will."""
+    optim = options.optim
+    set_schedules(
+        run, optim.schedulers, optim.scale_schedule_ratio, optim.step_schedulers_every_batch
+    )
+
+
+def set_schedules(run: Run, schedulers: Any, ratio: float, every_batch: bool | None) -> None:
+    """Makes schedulers those of the run; they are compiled once the duration is known."""
+    run.schedule_unit = step_unit(ensure_tuple(schedulers), every_batch)
+    run.waiting_schedulers = ensure_tuple(schedulers), ratio
+    if run.state.max_duration is not None:
+        compile_waiting_schedulers(run)
+
+
+def compile_waiting_schedulers(run: Run) -> None:
+    """Compiles schedulers against the state, then scales the duration by the schedule ratio."""
+    if run.waiting_schedulers is None:
+        return
+    schedulers, ratio = run.waiting_schedulers
+    run.waiting_schedulers = None
+    if schedulers:
+        run.state.schedulers = compile_schedulers(schedulers, run.state, ratio)
+    run.state.max_duration = scaled_duration(run.state.max_duration, ratio)
+
+
+def _wrap(run: Run, options: SystemOptions, compile_config: dict[str, Any] | None) -> None:
+    """Wraps the model for its replicas, then compiles it in place (names stay as they are)."""
+    state = run.state
+    unused = any(a.find_unused_parameters for a in state.algorithms)
+    default = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
+    strategy = options.ddp_sync_strategy
+    run.ddp_sync_strategy = default if strategy is None else DDPSyncStrategy(strategy)
+    if dist.get_world_size() > 1:
+        state.model = prepare_ddp_module(run.model, unused)
+    run.is_compiled = compile_config is not None
+    if compile_config is not None:
+        state.model.compile(**compile_config)

@@ -1,0 +1,260 @@
+"""Evaluation: one evaluator's pass over its data, those due inside training, and prediction."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from composer.core.data_spec import DataSpec
+from composer.core.engine import Engine
+from composer.core.evaluator import Evaluator
+from composer.core.event import Event
+from composer.core.logger import Logger
+from composer.core.state import State
+from composer.core.time import Timestamp
+from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
+from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
+from composer.trainer._microbatching import split_batch
+from composer.utils import dist
+from composer.utils.misc import model_eval_mode
+
+_NOTHING: Any = object()
+
+
+class EvalLoop:
+    """Runs evaluators over their data, with the model in eval mode and without gradients.
+
+    Args:
+        module: the model without its wrappers; its ``eval_forward`` and ``update_metric`` are
+            called.
+        autocast: makes the precision context of a forward pass.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        engine: Engine,
+        logger: Logger,
+        *,
+        module: torch.nn.Module,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ):
+        self.state = state
+        self.engine = engine
+        self.logger = logger
+        self.module = module
+        self.autocast = autocast
+
+    def run_due(self, event: Event) -> bool:
+        """Runs the evaluators that are due at this event of training; tells whether any was."""
+        due = [e for e in self.state.evaluators if e.eval_interval(self.state, event)]
+        if not due:
+            return False
+        self.engine.run_event(Event.EVAL_BEFORE_ALL)
+        for evaluator in due:
+            self.run(evaluator, evaluator.subset_num_batches)
+        self.engine.run_event(Event.EVAL_AFTER_ALL)
+        return True
+
+    def run(self, evaluator: Evaluator, subset_num_batches: int | None) -> None:
+        """Evaluates once and logs ``metrics/<label>/<name>``; training finds its batch again."""
+        state = self.state
+        held = state.dataloader, state.dataloader_label, state.dataloader_len, state.batch
+        limit = -1 if subset_num_batches is None else subset_num_batches
+        state.set_dataloader(evaluator.dataloader.dataloader, evaluator.label, limit)
+        state.eval_timestamp = Timestamp()
+        try:
+            with torch.no_grad(), model_eval_mode(state.model):
+                self._evaluate(evaluator)
+        finally:
+            length = -1 if held[2] is None else held[2]
+            state.set_dataloader(held[0], held[1], length)
+            state.batch = held[3]
+
+    def _evaluate(self, evaluator: Evaluator) -> None:
+        state = self.state
+        self.engine.run_event(Event.EVAL_START)
+        metrics = metrics_on_device(state, state.eval_metrics.get(evaluator.label, {}))
+        for metric in metrics.values():
+            metric.reset()
+        started, count, drawn = perf_counter(), 0, 0
+        duplicates = _duplicate_of_rank(evaluator.dataloader)
+        for batch in self._batches(evaluator.dataloader.dataloader):
+            samples = tokens = 0
+            if batch is not _NOTHING:
+                count += 1
+                batch = evaluator.dataloader.batch_transforms(batch)
+                samples = evaluator.dataloader.get_num_samples_in_batch(batch)
+                tokens = evaluator.dataloader.get_num_tokens_in_batch(batch)
+                drawn += samples
+                has_duplicate = drawn == duplicates
+                state.batch = batch
+                self.engine.run_event(Event.EVAL_BATCH_START)
+                self._eval_batch(evaluator, metrics, has_duplicate)
+                samples -= int(has_duplicate)
+            now = perf_counter()
+            self._advance(samples, tokens, timedelta(seconds=now - started))
+            started = now
+            if batch is not _NOTHING:
+                self.engine.run_event(Event.EVAL_BATCH_END)
+        if count == 0:
+            warnings.warn(
+                f"No batches were evaluated for global rank {dist.get_global_rank()}: the "
+                f"dataloader of evaluator "
+                f"{evaluator.label!r} is empty, or smaller than a batch with drop_last=True."
+            )
+        compute_eval_metrics(state, self.logger, evaluator.label, metrics)
+        self.engine.run_event(Event.EVAL_END)
+
+    def _batches(self, loader: Any) -> Iterator[Any]:
+        """Yields this rank's batches, then nothing-markers until every rank is through."""
+        state = self.state
+        limit = None if state.dataloader_len is None else int(state.dataloader_len)
+        set_sampler_epoch(loader, int(state.timestamp.batch))
+        with own_random_state(epoch_seed(state.seed, int(state.timestamp.batch))):
+            iterator = iter(loader)
+            for index in range(limit) if limit is not None else iter(int, 1):
+                del index
+                batch = next(iterator, _NOTHING)
+                if not self._any_rank(batch is not _NOTHING):
+                    return
+                yield batch
+
+    def _any_rank(self, mine: bool) -> bool:
+        if dist.get_world_size() == 1:
+            return mine
+        flag = self.state.device.tensor_to_device(torch.tensor(int(mine)))
+        dist.all_reduce(flag, "MAX")
+        return bool(flag.item())
+
+    def _eval_batch(
+        self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool
+    ) -> None:
+        state, data_spec, whole = self.state, evaluator.dataloader, self.state.batch
+        size = evaluator.device_eval_microbatch_size
+        microbatches = split_batch(data_spec, whole, size)
+        for index, microbatch in enumerate(microbatches):
+            batch, counted = microbatch, True
+            if has_duplicate and index == len(microbatches) - 1:
+                kept = data_spec.get_num_samples_in_batch(microbatch) - 1
+                counted = kept > 0
+                batch = data_spec.split_batch(microbatch, kept)[0] if counted else microbatch
+            batch = state.device.batch_to_device(batch)
+            state.batch = data_spec.microbatch_transforms(batch)
+            self.engine.run_event(Event.EVAL_BEFORE_FORWARD)
+            with self.autocast():
+                state.outputs = self.module.eval_forward(state.batch)
+            self.engine.run_event(Event.EVAL_AFTER_FORWARD)
+            if counted:
+                self._update(metrics)
+        state.batch = whole
+
+    def _update(self, metrics: dict[str, Any]) -> None:
+        state = self.state
+        batch, outputs = state.batch, state.outputs
+        if state.device.name == "mps":  # metrics of double precision live on the CPU
+            batch, outputs = _to_cpu(batch), _to_cpu(outputs)
+        with self.autocast():
+            for metric in metrics.values():
+                state.metric_outputs = self.module.update_metric(batch, outputs, metric) or {}
+
+    def _advance(self, samples: float, tokens: float, duration: timedelta) -> None:
+        state = self.state
+        if dist.get_world_size() > 1:
+            packed = torch.tensor([samples, tokens], dtype=torch.float64)
+            packed = state.device.tensor_to_device(packed)
+            dist.all_reduce(packed, "SUM")
+            samples, tokens = packed.tolist()
+        state.eval_timestamp = state.eval_timestamp.to_next_batch(
+            samples=round(samples), tokens=round(tokens), duration=duration
+        )
+
+
+def _duplicate_of_rank(data_spec: DataSpec) -> int:
+    """Returns after how many samples a rank's last one is a sampler's repetition; -1 for never.
+
+    A DistributedSampler that drops nothing repeats samples until all ranks hold equally many; the
+    repetitions are
+    the last sample of the last ranks. Counting them would weigh those samples twice.
+    """
+    sampler = getattr(data_spec.dataloader, "sampler", None)
+    if not isinstance(sampler, torch.utils.data.DistributedSampler) or sampler.drop_last:
+        return -1
+    try:
+        repeated = sampler.total_size - len(sampler.dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        warnings.warn(
+            "The evaluation data set has no length, so samples that the DistributedSampler repeats "
+            "cannot be told "
+            "apart and are counted twice."
+        )
+        return -1
+    return sampler.num_samples if sampler.rank >= sampler.num_replicas - repeated else -1
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _to_cpu(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_to_cpu(item) for item in value)
+    return value
+
+
+class PredictLoop:
+    """Runs the model over a loader, whole batches at a time, in eval mode and without gradients."""
+
+    def __init__(
+        self,
+        state: State,
+        engine: Engine,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ):
+        self.state = state
+        self.engine = engine
+        self.autocast = autocast
+
+    def run(self, data_spec: DataSpec, subset_num_batches: int, return_outputs: bool) -> list[Any]:
+        """Returns the outputs of each batch on the CPU, or nothing if they are not to be kept."""
+        state = self.state
+        held = state.dataloader, state.dataloader_label, state.dataloader_len
+        state.set_dataloader(data_spec.dataloader, "predict", subset_num_batches)
+        state.predict_timestamp = Timestamp()
+        try:
+            with torch.no_grad(), model_eval_mode(state.model):
+                return self._predict(data_spec, return_outputs)
+        finally:
+            state.set_dataloader(held[0], held[1], -1 if held[2] is None else held[2])
+
+    def _predict(self, data_spec: DataSpec, return_outputs: bool) -> list[Any]:
+        state, fire, kept = self.state, self.engine.run_event, []
+        fire(Event.PREDICT_START)
+        limit = None if state.dataloader_len is None else int(state.dataloader_len)
+        started = perf_counter()
+        for index, loaded in enumerate(data_spec.dataloader):
+            if limit is not None and index >= limit:
+                break
+            batch = state.device.batch_to_device(data_spec.batch_transforms(loaded))
+            state.batch = data_spec.microbatch_transforms(batch)
+            samples = data_spec.get_num_samples_in_batch(state.batch)
+            tokens = data_spec.get_num_tokens_in_batch(state.batch)
+            fire(Event.PREDICT_BATCH_START)
+            fire(Event.PREDICT_BEFORE_FORWARD)
+            with self.autocast():
+                state.outputs = state.model(state.batch)
+            fire(Event.PREDICT_AFTER_FORWARD)
+            if return_outputs:
+                kept.append(_to_cpu(state.outputs))
+            now = perf_counter()
+            state.predict_timestamp = state.predict_timestamp.to_next_batch(
+                samples=int(samples), tokens=int(tokens), duration=timedelta(seconds=now - started)
+            )
+            started = now
+            fire(Event.PREDICT_BATCH_END)
+        fire(Event.PREDICT_END)
+        return kept

@@ -1,0 +1,124 @@
+"""A run: what ``assemble`` built, handed from stage to stage and kept by the Trainer."""
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.core.data_spec import DataSpec
+from composer.core.engine import Engine
+from composer.core.precision import get_precision_context
+from composer.core.state import State
+from composer.core.time import TimeUnit
+from composer.distributed.ddp import DDPSyncStrategy, ddp_sync_context
+from composer.models.base import ComposerModel
+from composer.trainer._dataloading import BatchFeed
+from composer.trainer._eval_loop import EvalLoop, PredictLoop
+from composer.trainer._metrics import TrainMetrics
+from composer.trainer._microbatching import FixedSize, split_batch
+from composer.trainer._scaling import scaling_of
+from composer.trainer._targets import Weigher, target_counter
+from composer.trainer._train_loop import TrainLoop
+from composer.trainer._train_step import TrainStep
+from composer.utils import reproducibility
+
+
+class Run:
+    """Holds the parts of a run and builds its loops from them.
+
+    Args:
+        model: the model without wrappers; ``state.model`` may be wrapped.
+        saver: the checkpoint saver whose folder the run resumes from.
+    """
+
+    def __init__(
+        self, state: State, engine: Engine, model: ComposerModel, saver: CheckpointSaver | None
+    ):
+        self.state = state
+        self.engine = engine
+        self.model = model
+        self.saver = saver
+        self.train_spec: DataSpec | None = None
+        self.schedule_unit = TimeUnit.BATCH
+        self.waiting_schedulers: tuple[tuple[Any, ...], float] | None = None
+        """Schedulers with their ratio, until the duration is known."""
+        self.microbatch_size_given = False
+        self.ddp_sync_strategy = DDPSyncStrategy.SINGLE_AUTO_SYNC
+        self.is_compiled = False
+        self.rng_state: list[dict[str, Any]] | None = None
+        """Generator states of a loaded checkpoint, until training stands where they were taken."""
+        self.was_autoresumed = False
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Returns the precision context of a forward pass."""
+        state = self.state
+        return get_precision_context(
+            state.precision, state.precision_config, device_type=state.device._device.type
+        )
+
+    def eval_loop(self) -> EvalLoop:
+        """Builds the evaluation loop."""
+        return EvalLoop(
+            self.state,
+            self.engine,
+            self.engine.logger,
+            module=self.model,
+            autocast=partial(
+                get_precision_context,
+                self.state.precision,
+                self.state.precision_config,
+                fp8_autocast_enabled=False,
+                device_type=self.state.device._device.type,
+            ),
+        )
+
+    def predict_loop(self) -> PredictLoop:
+        """Builds the prediction loop."""
+        return PredictLoop(self.state, self.engine, self.autocast)
+
+    def train_loop(self, on_tokens: bool | None) -> TrainLoop:
+        """Builds the training loop for the model and optimizer as algorithms left them."""
+        assert self.train_spec is not None
+        state, engine = self.state, self.engine
+        count = target_counter(self.model, self.train_spec, on_tokens)
+        weigher = Weigher(state, count, recount=bool(state.algorithms))
+        metrics = TrainMetrics(state, engine.logger, self.model, self.autocast)
+        step = TrainStep(
+            state,
+            engine,
+            module=self.model,
+            autocast=self.autocast,
+            to_device=self._to_device,
+            gradient_sync=partial(_gradient_sync, state, self.ddp_sync_strategy),
+            weigher=weigher,
+            scaling=scaling_of(state),
+            metrics=metrics,
+        )
+        return TrainLoop(
+            state,
+            engine,
+            engine.logger,
+            feed=BatchFeed(state, engine, self.train_spec, count, self.restore_rng),
+            weigher=weigher,
+            sizer=FixedSize(state, step, partial(split_batch, self.train_spec)),
+            evals=self.eval_loop(),
+            metrics=metrics,
+            schedule_unit=self.schedule_unit,
+        )
+
+    def restore_rng(self) -> None:
+        """Puts the generators where the loaded checkpoint had them, once."""
+        if self.rng_state is not None:
+            reproducibility.load_rng_state(self.rng_state)
+            self.rng_state = None
+
+    def _to_device(self, microbatch: Any) -> Any:
+        assert self.train_spec is not None
+        batch = self.state.device.batch_to_device(microbatch)
+        return self.train_spec.microbatch_transforms(batch)
+
+
+def _gradient_sync(
+    state: State, strategy: DDPSyncStrategy, is_last: bool
+) -> AbstractContextManager[None]:
+    return ddp_sync_context(state, is_last, strategy)

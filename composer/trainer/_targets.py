@@ -1,0 +1,80 @@
+"""How much a micro-batch weighs: one denominator a step, over all ranks and micro-batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from composer.core.data_spec import DataSpec
+from composer.core.state import State
+from composer.utils import dist
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A micro-batch with its share of the step's loss (summed, the shares average to 1)."""
+
+    batch: Any
+    weight: float | torch.Tensor
+    is_empty: bool
+    """True if the micro-batch has no target: its loss, a mean over nothing, counts as zero."""
+
+
+def target_counter(
+    model: torch.nn.Module, data_spec: DataSpec, on_tokens: bool | None
+) -> Callable[[Any], Number]:
+    """Returns the function that counts what a batch's loss is a mean over.
+
+    Tokens with a label if ``on_tokens`` is true, or if it is None and the model says how many
+    targets a batch
+    has (``num_loss_tokens``); otherwise samples.
+    """
+    count_tokens = getattr(model, "num_loss_tokens", None)
+    if on_tokens is False:
+        return data_spec.get_num_samples_in_batch
+    if on_tokens is None:
+        return count_tokens or data_spec.get_num_samples_in_batch
+    if count_tokens is not None and not data_spec.counts_tokens_itself:
+        return count_tokens
+    return lambda batch: data_spec.get_num_tokens_in_batch(batch, token_type="loss_generating")
+
+
+class Weigher:
+    """Weighs micro-batches so that each target counts once, however the batch was split.
+
+    Args:
+        count: counts the targets of a (micro-)batch on the host.
+        recount: whether algorithms may have changed the batch since the loader's counts were summed
+            over the
+            ranks, so that the sum must be taken again (one small all-reduce that stays on the
+            device).
+    """
+
+    def __init__(self, state: State, count: Callable[[Any], Number], recount: bool):
+        self.state = state
+        self.count = count
+        self.recount = recount and dist.get_world_size() > 1
+        self.targets_over_ranks: Number = 0
+        """Targets of the current batch over all ranks, as counted when it was loaded."""
+
+    def weigh(self, microbatches: Sequence[Any]) -> list[Weighted]:
+        """Returns the micro-batches that have targets (or one without), with their weights."""
+        counts = [self.count(microbatch) for microbatch in microbatches]
+        denominator = self._denominator(sum(counts))
+        pairs = [pair for pair in zip(microbatches, counts, strict=True) if pair[1] > 0]
+        if not pairs:  # the backward pass must run on every rank, or the others wait for it
+            return [Weighted(microbatches[0], 0.0, is_empty=True)]
+        return [Weighted(batch, count / denominator, is_empty=False) for batch, count in pairs]
+
+    def _denominator(self, local: Number) -> Any:
+        world_size = dist.get_world_size()
+        if world_size == 1:
+            return local
+        if not self.recount:
+            return self.targets_over_ranks / world_size
+        total = self.state.device.tensor_to_device(torch.tensor(float(local)))
+        dist.all_reduce(total, "SUM")
+        return total / world_size

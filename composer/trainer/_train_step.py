@@ -1,0 +1,120 @@
+"""The mathematics of one optimizer step: micro-batches in, gradients, new weights, losses out."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from composer.core.engine import Engine
+from composer.core.event import Event
+from composer.core.state import State
+from composer.trainer._losses import Losses, named_losses
+from composer.trainer._metrics import TrainMetrics
+from composer.trainer._scaling import NoScaling
+from composer.trainer._targets import Weigher, Weighted
+
+
+def takes_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Tells whether an optimizer runs the forward and backward passes itself (SAM, LBFGS)."""
+    if getattr(optimizer, "_step_supports_amp_closure", False):
+        return True
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+class TrainStep:
+    """Runs one optimizer step over the micro-batches of a batch, firing its events in order.
+
+    Args:
+        module: the model without its wrappers; its ``loss`` is called.
+        autocast: makes the precision context of a forward pass.
+        to_device: moves a micro-batch to the device and applies its transforms.
+        gradient_sync: makes the context of a micro-batch, told whether it is the last one.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        engine: Engine,
+        *,
+        module: torch.nn.Module,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        to_device: Callable[[Any], Any],
+        gradient_sync: Callable[[bool], AbstractContextManager[Any]],
+        weigher: Weigher,
+        scaling: NoScaling,
+        metrics: TrainMetrics,
+    ):
+        self.state = state
+        self.engine = engine
+        self.module = module
+        self.autocast = autocast
+        self.to_device = to_device
+        self.gradient_sync = gradient_sync
+        self.weigher = weigher
+        self.scaling = scaling
+        self.metrics = metrics
+        self.create_graph = any(a.backwards_create_graph for a in state.algorithms)
+        self.optimizer_takes_closure = any(takes_closure(o) for o in state.optimizers)
+
+    def run(self, microbatches: Sequence[Any]) -> Losses:
+        """Accumulates gradients over the micro-batches, then steps the optimizer."""
+        if self.optimizer_takes_closure:
+            return self._step_with_closure(microbatches)
+        losses = self._accumulate(microbatches)
+        for optimizer in self.state.optimizers:
+            self.scaling.step(optimizer)
+        self.scaling.update()
+        return losses
+
+    def _step_with_closure(self, microbatches: Sequence[Any]) -> Losses:
+        passes: list[Losses] = []
+
+        def closure(**_: Any) -> torch.Tensor | float:
+            passes.append(self._accumulate(microbatches))
+            return passes[-1].parts["total"]
+
+        for optimizer in self.state.optimizers:
+            self.scaling.step_with_closure(optimizer, closure)
+        self.scaling.update()
+        return passes[0]  # the loss before the step, not one at a point that the optimizer tried
+
+    def _accumulate(self, microbatches: Sequence[Any]) -> Losses:
+        whole = self.state.batch
+        self.engine.run_event(Event.BEFORE_TRAIN_BATCH)
+        for optimizer in self.state.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self.metrics.reset()
+        losses = Losses()
+        weighted = self.weigher.weigh(microbatches)
+        for index, item in enumerate(weighted):
+            self._microbatch(item, index == len(weighted) - 1, losses)
+        self.state.batch = whole
+        self.scaling.unscale()
+        self.engine.run_event(Event.AFTER_TRAIN_BATCH)
+        return losses
+
+    def _microbatch(self, item: Weighted, is_last: bool, losses: Losses) -> None:
+        fire, state = self.engine.run_event, self.state
+        state.batch = self.to_device(item.batch)  # algorithms may replace it at any event below
+        seen_by_metrics = self.metrics.keep(state.batch)
+        with self.gradient_sync(is_last):
+            fire(Event.BEFORE_FORWARD)
+            with self.autocast():
+                state.outputs = state.model(state.batch)
+            fire(Event.AFTER_FORWARD)
+            fire(Event.BEFORE_LOSS)
+            with self.autocast():
+                state.loss = self.module.loss(state.outputs, state.batch)
+            fire(Event.AFTER_LOSS)
+            fire(Event.BEFORE_BACKWARD)
+            named = named_losses(state.loss)
+            total = torch.nan_to_num(named.total) if item.is_empty else named.total
+            self.scaling.scale(total * item.weight).backward(create_graph=self.create_graph)
+            fire(Event.AFTER_BACKWARD)
+        if item.is_empty:
+            named.parts = {name: torch.nan_to_num(part) for name, part in named.parts.items()}
+        losses.add(named, item.weight)
+        self.metrics.update(seen_by_metrics, state.outputs)

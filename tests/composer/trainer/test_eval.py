@@ -1,0 +1,149 @@
+"""Evaluation counts each sample once, whatever the batches and ranks."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from composer import Evaluator, Trainer
+from composer.loggers import InMemoryLogger
+from composer.utils import dist
+from tests.composer.trainer.models import Classifier, Rows
+from tests.launch import run_ranks
+
+
+def accuracy(rows: Rows, model: Classifier) -> float:
+    model.eval()
+    with torch.no_grad():
+        return (model.net(rows.x).argmax(-1) == rows.y).float().mean().item()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("microbatch", [None, 1, 3])
+def test_metric_does_not_depend_on_batches(batch_size: int, microbatch: int | None) -> None:
+    model, rows = Classifier(), Rows(5)
+    trainer = Trainer(
+        model=model, progress_bar=False, optimizers=torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    evaluator = Evaluator(
+        label="five",
+        dataloader=DataLoader(rows, batch_size=batch_size),
+        device_eval_microbatch_size=microbatch,
+    )
+    trainer.eval(evaluator)
+    value = trainer.state.eval_metrics["five"]["MulticlassAccuracy"].compute().item()
+    assert value == pytest.approx(accuracy(rows, model))
+    assert int(trainer.state.eval_timestamp.sample) == 5
+    assert trainer.state.evaluators == []
+    trainer.close()
+
+
+def padded_eval(drop_last: bool) -> tuple[float, int, float]:
+    model, rows = Classifier(), Rows(5)
+    sampler = dist.get_sampler(rows, shuffle=False, drop_last=drop_last)
+    trainer = Trainer(
+        model=model,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        eval_dataloader=DataLoader(rows, batch_size=2, sampler=sampler),
+        progress_bar=False,
+    )
+    trainer.eval()
+    metric = trainer.state.eval_metrics["eval"]["MulticlassAccuracy"].compute().item()
+    samples = int(trainer.state.eval_timestamp.sample)
+    trainer.close()
+    return metric, samples, accuracy(rows, model)
+
+
+def test_b09_padded_samples_are_not_counted() -> None:
+    for metric, samples, expected in run_ranks(padded_eval, 2, False):
+        assert samples == 5
+        assert metric == pytest.approx(expected)
+
+
+def test_evaluators_keep_their_own_intervals() -> None:
+    model, memory = Classifier(), InMemoryLogger()
+    evaluators = [
+        Evaluator(label="often", dataloader=DataLoader(Rows(4), batch_size=2), eval_interval="2ba"),
+        Evaluator(label="rarely", dataloader=DataLoader(Rows(4), batch_size=2)),
+        Evaluator(label="cut", dataloader=DataLoader(Rows(9), batch_size=2), subset_num_batches=1),
+    ]
+    trainer = Trainer(
+        model=model,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_dataloader=DataLoader(Rows(12), batch_size=2),
+        eval_dataloader=evaluators,
+        eval_interval="1ep",
+        max_duration="6ba",
+        loggers=memory,
+        progress_bar=False,
+    )
+    trainer.fit()
+    steps = {
+        label: [int(t.batch) for t, _ in memory.data[f"metrics/{label}/MulticlassAccuracy"]]
+        for label in ("often", "rarely", "cut")
+    }
+    assert steps == {"often": [2, 4, 6], "rarely": [6], "cut": [6]}
+    trainer.close()
+
+
+def test_metric_names_are_patterns() -> None:
+    model = Classifier()
+    evaluator = Evaluator(label="a", dataloader=DataLoader(Rows(4)), metric_names=["accuracy"])
+    none = Evaluator(label="b", dataloader=DataLoader(Rows(4)), metric_names=["nothing"])
+    trainer = Trainer(
+        model=model,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        eval_dataloader=[evaluator, none],
+        progress_bar=False,
+    )
+    assert list(trainer.state.eval_metrics["a"]) == ["MulticlassAccuracy"]
+    assert list(trainer.state.eval_metrics["b"]) == []
+    trainer.close()
+
+
+def test_evaluators_do_not_mix_with_loaders() -> None:
+    model = Classifier()
+    loader = DataLoader(Rows(4))
+    with pytest.raises(ValueError, match="Mixing Evaluator with other classes is not allowed"):
+        Trainer(
+            model=model,
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+            eval_dataloader=[Evaluator(label="a", dataloader=loader), loader],
+            progress_bar=False,
+        )
+
+
+def test_endless_loader_needs_a_subset() -> None:
+    def endless() -> Any:
+        while True:
+            yield {
+                "x": torch.zeros(1, 4),
+                "y": torch.zeros(1, dtype=torch.long),
+                "id": torch.zeros(1),
+            }
+
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return endless()
+
+    model = Classifier()
+    trainer = Trainer(
+        model=model, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), progress_bar=False
+    )
+    with pytest.raises(ValueError, match="no length"):
+        trainer.eval(DataLoader(Endless(), batch_size=1))
+    trainer.close()
+
+
+def test_predict_returns_outputs_in_order() -> None:
+    model, rows = Classifier(), Rows(5)
+    trainer = Trainer(
+        model=model, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), progress_bar=False
+    )
+    outputs = trainer.predict(DataLoader(rows, batch_size=2))
+    model.eval()
+    torch.testing.assert_close(torch.cat(outputs), model.net(rows.x))
+    assert len(trainer.predict(DataLoader(rows, batch_size=2), subset_num_batches=1)) == 1
+    assert trainer.predict(DataLoader(rows, batch_size=2), return_outputs=False) == []
+    trainer.close()
