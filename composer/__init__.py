@@ -1,4 +1,4 @@
-"""Trains any PyTorch model: a Trainer with events, algorithms, callbacks, loggers and checkpoints."""
+"""Trains any PyTorch model: a Trainer with events, algorithms, callbacks and checkpoints."""
 
 from composer._version import __version__
 from composer.utils.lazy import handed_on

@@ -186,12 +186,14 @@ def load_model_from_saved_state(
     """
     del loaded_state_dict
     refuse_saved_adapters(hf_state)
-    config = _config(hf_state, model_config_kwargs)
     wanted = model_instantiation_class or hf_state["model"]["config"]["class"]
     model_class = _resolve(wanted) if isinstance(wanted, str) else wanted
     if hasattr(model_class, "from_config"):  # an Auto class
-        return model_class.from_config(config)
-    return model_class(config)
+        return model_class.from_config(_config(hf_state, model_config_kwargs))
+    # The model's own class: transformers may know another one by the same model_type.
+    content = {**hf_state["model"]["config"]["content"], **(model_config_kwargs or {})}
+    content.pop("model_type", None)
+    return model_class(model_class.config_class(**copy.deepcopy(content)))
 
 
 def refuse_saved_adapters(hf_state: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class TrainMetrics:
             metric.reset()
 
     def keep(self, batch: Any) -> Any:
-        """Returns the micro-batch as it is now, if a metric will read it (parts may be replaced)."""
+        """Returns the micro-batch as it is now, if a metric will read it (it may be changed)."""
         return copy.copy(batch) if self.state.train_metrics else None
 
     def update(self, batch: Any, outputs: Any) -> None:

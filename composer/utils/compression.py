@@ -24,9 +24,8 @@ class CompressorNotFound(FileNotFoundError):
 def is_compressed_pt(filename: str | os.PathLike[str]) -> bool:
     """Tells by its name whether a file is a compressed ``.pt``.
 
-    >>> is_compressed_pt("ep1.pt.zst"), is_compressed_pt("ep1.pt"),
-    is_compressed_pt("ep1.pt.symlink")
-    (True, False, False)
+    >>> is_compressed_pt("ep1.pt.zst"), is_compressed_pt("ep1.pt")
+    (True, False)
     """
     parts = Path(filename).name.split(".")
     return len(parts) > 2 and parts[-2] == "pt" and parts[-1] != "symlink"

@@ -288,7 +288,9 @@ def _initialize_alone(backend: str, timeout: datetime.timedelta) -> None:
     alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "NODE_RANK": 0}
     for name, value in alone.items():
         os.environ.setdefault(name, str(value))
-    dist.init_process_group(backend, store=dist.HashStore(), world_size=1, rank=0, timeout=timeout)
+    # torch documents HashStore under this name and forgot to export it.
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group(backend, store=store, world_size=1, rank=0, timeout=timeout)
 
 
 def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 300.0) -> None:

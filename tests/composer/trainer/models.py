@@ -29,7 +29,7 @@ def rows_loader(size: int = 12, batch_size: int = 2, **kwargs: Any) -> DataLoade
 
 
 class Classifier(ComposerModel):
-    """A linear classifier with dropout over batches of :class:`Rows`; it notes the ids that it trains on."""
+    """A classifier over batches of :class:`Rows`; it notes the ids that it trains on."""
 
     def __init__(self, features: int = 4, classes: int = 3, dropout: float = 0.0, seed: int = 3):
         super().__init__()
@@ -66,7 +66,7 @@ class Classifier(ComposerModel):
 
 
 class TokenLosses(ComposerModel):
-    """A model whose loss is a mean of given per-token losses where there is a label, times its one weight."""
+    """A model whose loss is the mean of given losses of labelled tokens, times its weight."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -91,8 +91,8 @@ def assert_final_weights(model: torch.nn.Module) -> None:
     for name, value in expected.items():
         mine = actual[name].clone()
         if name.endswith("Wqkv.bias"):
-            # A bias of the keys shifts all scores of a query alike, so its true gradient is zero; what
-            # Adam makes of the rounding noise is no result.
+            # A bias of the keys shifts all scores of a query alike: its true gradient is zero, and
+            # what Adam makes of the rounding noise is no result.
             keys = slice(RECORD["model_kwargs"]["d_model"], 2 * RECORD["model_kwargs"]["d_model"])
             mine[keys] = value[keys]
         torch.testing.assert_close(mine, value, atol=2e-4, rtol=0, msg=name)

@@ -1,4 +1,4 @@
-"""One denominator an optimizer step: a batch's update does not depend on how it is cut (B01-B06)."""
+"""One denominator a step: a batch's update does not depend on how it is cut (B01-B06)."""
 
 import warnings
 from typing import Any

@@ -1,0 +1,122 @@
+"""Where a restarted run goes on: its newest complete checkpoint.
+
+The ``latest`` link says which that is. It is moved after its checkpoint is whole, so a run that was
+killed between the two has one newer file than the link knows; and a link can be lost. Both are
+settled by the counters in the files' names, never by how names sort or by modification times.
+"""
+
+import os
+from pathlib import Path
+
+from composer.checkpoint.atomic import is_leftover
+from composer.checkpoint.monolithic import is_whole
+from composer.checkpoint.naming import format_name_of_rank_zero, step_of_name
+from composer.utils import dist
+from composer.utils.file_names import files_of_template
+
+__all__ = ["find_autoresume_checkpoint", "newest_complete_checkpoint"]
+
+
+def newest_complete_checkpoint(
+    folder: str | os.PathLike[str],
+    latest_name: str | None,
+    filename: str,
+    latest_is_newest: bool = False,
+) -> str | None:
+    """Returns the path of the newest complete one-file checkpoint in a folder, or None.
+
+    Args:
+        folder: The folder, without placeholders.
+        latest_name: The link's name in it, without placeholders; None if the run has no link.
+        filename: The template of the checkpoints' names; of its placeholders only counters may be
+            left.
+        latest_is_newest: Take the link's word even if a later file lies there. So it is where runs
+            overwrite: the later file is of an earlier, longer run.
+    """
+    root = Path(folder)
+    pointed = None if latest_name is None else _target_of(root / latest_name.lstrip("/"))
+    if pointed is not None and latest_is_newest:
+        return str(pointed)
+    found = _whole_files(root, filename)
+    if pointed is None:
+        return str(root / found[-1][1]) if found else None
+    pointed_step = _step_within(root, pointed, filename)
+    if pointed_step is None or not found or found[-1][0] <= pointed_step:
+        return str(pointed)
+    return str(root / found[-1][1])
+
+
+def _target_of(link: Path) -> Path | None:
+    """Returns the whole file at the end of a link, or None; a plain file is its own end."""
+    target = Path(os.path.realpath(link))
+    return target if target.is_file() and is_whole(target) else None
+
+
+def _step_within(root: Path, path: Path, filename: str) -> tuple[float, ...] | None:
+    real_root = Path(os.path.realpath(root))
+    if not path.is_relative_to(real_root):
+        return None
+    return step_of_name(path.relative_to(real_root).as_posix(), filename.lstrip("/"))
+
+
+def _whole_files(root: Path, filename: str) -> list[tuple[tuple[float, ...], str]]:
+    """Returns (step, name) of the run's whole files, in the order in which training wrote them.
+
+    Files are tried from the newest down, so that only one of a long run is usually looked into.
+    """
+    template = filename.lstrip("/")
+    steps = []
+    for name, _counters in files_of_template(root, template):
+        step = step_of_name(name, template)
+        if step is not None and not is_leftover(name) and not (root / name).is_symlink():
+            steps.append((step, name))
+    steps.sort()
+    while steps and not is_whole(root / steps[-1][1]):
+        steps.pop()
+    return steps
+
+
+def find_autoresume_checkpoint(
+    save_folder: str | os.PathLike[str],
+    latest_filename: str | None,
+    run_name: str,
+    filename: str = "ep{epoch}-ba{batch}-rank{rank}.pt",
+    overwrite: bool = False,
+) -> str | None:
+    """Returns the newest complete checkpoint of a run, the same on all ranks, or None.
+
+    All ranks call it. Rank 0 looks and decides. Unfinished files of a killed save are never taken.
+
+    Args:
+        save_folder: The saver's folder, with placeholders. A local one.
+        latest_filename: The saver's name for the ``latest`` link, with placeholders, or None.
+        run_name: The run's name.
+        filename: The saver's template of checkpoint names.
+        overwrite: The saver's ``overwrite``; see ``newest_complete_checkpoint``'s
+            ``latest_is_newest``.
+
+    Raises:
+        RuntimeError: If some rank cannot see the file that rank 0 found.
+    """
+    path = dist.from_rank_zero(
+        lambda: newest_complete_checkpoint(
+            format_name_of_rank_zero(save_folder, run_name),
+            None
+            if latest_filename is None
+            else format_name_of_rank_zero(latest_filename, run_name),
+            format_name_of_rank_zero(filename, run_name),
+            latest_is_newest=overwrite,
+        ),
+    )
+    if path is None:
+        return None
+    blind = [
+        rank for rank, sees in enumerate(dist.all_gather_object(os.path.exists(path))) if not sees
+    ]
+    if blind:
+        raise RuntimeError(
+            f"Autoresume found {path} on rank 0, but ranks {blind} cannot see it. Put save_folder "
+            f"on a file "
+            "system that all nodes share, or copy the file to the same path on every node.",
+        )
+    return path

@@ -1,0 +1,1 @@
+"""The command line: ``composer [options] script [arguments]`` starts one process per device."""

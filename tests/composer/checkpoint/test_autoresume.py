@@ -1,0 +1,105 @@
+"""Where a restarted run goes on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from composer.checkpoint.atomic import update_latest
+from composer.checkpoint.autoresume import find_autoresume_checkpoint
+from composer.checkpoint.monolithic import write_checkpoint_file
+from composer.utils import dist
+from tests.launch import run_ranks
+
+NAME = "ep{epoch}-ba{batch}-rank{rank}.pt"
+LATEST = "latest-rank{rank}.pt"
+
+
+def put(folder: Path, *batches: int, latest: int | None = None) -> None:
+    for batch in batches:
+        write_checkpoint_file({"batch": batch}, str(folder / f"ep0-ba{batch}-rank0.pt"))
+    if latest is not None:
+        update_latest(folder / f"ep0-ba{latest}-rank0.pt", folder / "latest-rank0.pt")
+
+
+def found(folder: Path, overwrite: bool = False, latest: str | None = LATEST) -> str | None:
+    path = find_autoresume_checkpoint(folder, latest, "run", filename=NAME, overwrite=overwrite)
+    return None if path is None else os.path.basename(path)
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    assert found(tmp_path / "nowhere") is None
+    assert found(tmp_path) is None
+    (tmp_path / ".ep0-ba3-rank0.pt.partial").write_text("half")
+    (tmp_path / "notes.txt").write_text("x")
+    assert found(tmp_path) is None
+
+
+def test_latest_says_it(tmp_path: Path) -> None:
+    put(tmp_path, 9, 10, latest=10)
+    assert found(tmp_path) == "ep0-ba10-rank0.pt"
+
+
+def test_order_is_by_step_not_by_text_or_time(tmp_path: Path) -> None:
+    put(tmp_path, 9, 10, 99, 100)
+    os.utime(tmp_path / "ep0-ba9-rank0.pt")
+    assert found(tmp_path) == "ep0-ba100-rank0.pt"
+    assert found(tmp_path, latest=None) == "ep0-ba100-rank0.pt"
+
+
+def test_killed_between_rename_and_link(tmp_path: Path) -> None:
+    put(tmp_path, 90, 100, latest=90)
+    assert found(tmp_path) == "ep0-ba100-rank0.pt"
+
+
+def test_folder_of_an_earlier_longer_run(tmp_path: Path) -> None:
+    put(tmp_path, 700, 100, latest=100)
+    assert found(tmp_path, overwrite=True) == "ep0-ba100-rank0.pt"
+
+
+def test_link_to_nowhere_is_passed_over(tmp_path: Path) -> None:
+    put(tmp_path, 1, 2, latest=2)
+    (tmp_path / "ep0-ba2-rank0.pt").unlink()
+    assert found(tmp_path) == "ep0-ba1-rank0.pt"
+
+
+@pytest.mark.parametrize("latest", [2, None])
+def test_files_that_were_cut_short_are_passed_over(tmp_path: Path, latest: int | None) -> None:
+    put(tmp_path, 1, 2, latest=latest)
+    path = tmp_path / "ep0-ba2-rank0.pt"
+    path.write_bytes(path.read_bytes()[:-10])
+    assert found(tmp_path) == "ep0-ba1-rank0.pt"
+
+
+def test_latest_outside_the_template(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    write_checkpoint_file({}, str(tmp_path / "elsewhere" / "model.pt"))
+    update_latest(tmp_path / "elsewhere" / "model.pt", tmp_path / "latest-rank0.pt")
+    assert found(tmp_path) == "model.pt"
+
+
+def test_names_are_filled_in(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    put(folder, 3, latest=3)
+    path = find_autoresume_checkpoint(
+        str(tmp_path / "{run_name}" / "checkpoints"), "/latest-rank{rank}.pt", "run", filename=NAME
+    )
+    assert path == str(folder / "ep0-ba3-rank0.pt")
+
+
+def _find(folder: str) -> tuple[str | None, str]:
+    found = find_autoresume_checkpoint(folder, LATEST, "run", filename=NAME)
+    if dist.get_global_rank() == 1:
+        os.path.exists = lambda path: False  # type: ignore[method-assign]
+    try:
+        find_autoresume_checkpoint(folder, LATEST, "run", filename=NAME)
+    except RuntimeError as error:
+        return found, str(error)
+    return found, ""
+
+
+def test_ranks_agree(tmp_path: Path) -> None:
+    put(tmp_path, 3, latest=3)
+    for path, error in run_ranks(_find, 2, str(tmp_path)):
+        assert path == str(tmp_path / "ep0-ba3-rank0.pt")
+        assert "ranks [1] cannot see it" in error
