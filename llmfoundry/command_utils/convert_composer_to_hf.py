@@ -1,0 +1,329 @@
+"""Turns a checkpoint of the trainer into a folder that transformers loads.
+
+A folder is written aside, loaded again as a user will, and compared with the checkpoint's model;
+only then does it take its place.
+"""
+
+import copy
+import logging
+import shutil
+import tempfile
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer.checkpoint.monolithic import opened_plain, safe_torch_load
+from composer.models.hf_metadata import load_tokenizer_from_saved_state, saved_hf_state
+from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
+from llmfoundry.models.mpt.config import MPTConfig
+from llmfoundry.models.mpt.transformers_mpt import to_transformers_config, why_not_transformers
+from llmfoundry.utils.huggingface_hub_utils import edit_files_for_hf_compatibility
+
+__all__ = [
+    "DTYPES",
+    "convert_composer_to_hf",
+    "write_huggingface_pretrained_from_composer_checkpoint",
+]
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+MAX_SHARD_SIZE = "5GB"
+AUTO_MAP = {
+    "AutoConfig": "configuration_mpt.MPTConfig",
+    "AutoModelForCausalLM": "modeling_mpt.MPTForCausalLM",
+}
+NEEDS_CODE = (
+    "transformers' own MPT class cannot compute this model; load it with trust_remote_code=True"
+)
+"""Stands in ``attn_config`` where transformers' MPT class, and nothing else, expects a number. So
+loading the model without its code fails with these words (it would drop biases and more, without
+one), and loading the tokenizer does not."""
+
+
+@dataclass
+class Restored:
+    """A checkpoint's model and tokenizer.
+
+    Args:
+        model: The model with the checkpoint's weights, in fp32.
+        tokenizer: Its tokenizer, if the checkpoint has one.
+    """
+
+    model: Any
+    tokenizer: Any
+
+
+def _refuse_uri(path: str, flag: str) -> None:
+    if "://" in str(path):
+        raise ValueError(
+            f"{flag}={path} is an address in an object store, which this command does not read "
+            "or write yet. Give a path on this machine."
+        )
+
+
+def _read(checkpoint_path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a checkpoint's weights, and what it keeps of the Hugging Face model."""
+    if Path(checkpoint_path).is_dir():
+        raise ValueError(
+            f"{checkpoint_path} is a folder: a sharded checkpoint, which this command does not "
+            "read yet. Save a one-file checkpoint (save_folder without sharded state)."
+        )
+    with opened_plain(str(checkpoint_path)) as plain:
+        content = safe_torch_load(plain)
+    if "state" not in content:
+        raise RuntimeError(
+            f"{checkpoint_path} has no entry 'state', so it is no checkpoint of the trainer. It "
+            f"has {sorted(content)}."
+        )
+    try:
+        return content["state"]["model"], saved_hf_state(content)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
+
+
+def _build_model(described: dict[str, Any], trust_remote_code: bool) -> Any:
+    """Builds the model that a checkpoint describes, with fresh weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    about_the_file = ("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version")
+    content = {
+        key: copy.deepcopy(value)
+        for key, value in described["content"].items()
+        if key not in about_the_file and not key.startswith("_")
+    }
+    model_type = content.pop("model_type")
+    if model_type == "mpt":
+        config = MPTConfig(**content)
+        config.attn_config["attn_impl"] = "torch"
+        config.init_device = "meta"  # the checkpoint's tensors take the place of all parameters
+        model = MPTForCausalLM(config)
+        config.init_device = "cpu"
+        return model
+    config = AutoConfig.for_model(model_type, **content)
+    return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def _load_weights(model: Any, weights: dict[str, torch.Tensor], checkpoint_path: str) -> None:
+    """Gives the model the checkpoint's weights, all of them and no others."""
+    prefix = "model."
+    foreign = [key for key in weights if not key.startswith(prefix)]
+    own = {key.removeprefix(prefix): value.float() for key, value in weights.items()}
+    wanted = set(model.state_dict())
+    missing, unexpected = sorted(wanted - own.keys()), sorted(own.keys() - wanted)
+    if missing or unexpected or foreign:
+        raise RuntimeError(
+            f"The weights of {checkpoint_path} do not fit the model that it describes. "
+            f"Missing: {missing or 'none'}. Not part of the model: "
+            f"{unexpected + foreign or 'none'}. Nothing was written."
+        )
+    model.load_state_dict(own, strict=True, assign=True)
+    model.tie_weights()
+    model.eval()
+
+
+def _restore(checkpoint_path: str, trust_remote_code: bool) -> Restored:
+    weights, hf_state = _read(checkpoint_path)
+    if "peft_config" in hf_state["model"]:
+        raise NotImplementedError(
+            f"{checkpoint_path} holds adapters, which this command does not convert yet."
+        )
+    model = _build_model(hf_state["model"]["config"], trust_remote_code)
+    _load_weights(model, weights, checkpoint_path)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = load_tokenizer_from_saved_state(hf_state, trust_remote_code, folder)
+    if tokenizer is None:
+        log.warning("%s holds no tokenizer, so the folder will have none.", checkpoint_path)
+    return Restored(model, tokenizer)
+
+
+def _for_transformers(model: MPTForCausalLM) -> Any:
+    """Returns transformers' own MPT with the weights of ours."""
+    from transformers import MptForCausalLM
+
+    with torch.device("meta"):
+        theirs = MptForCausalLM(to_transformers_config(model.config))
+    weights = dict(model.state_dict())
+    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
+    theirs.load_state_dict(weights, strict=True, assign=True)
+    theirs.tie_weights()
+    return theirs.eval()
+
+
+def _mark_as_needing_code(config: MPTConfig) -> None:
+    """Names the folder's code, and keeps transformers' own class from taking the model for its."""
+    config.auto_map = AUTO_MAP
+    attn_config = config.attn_config
+    attn_config["id2label"] = {NEEDS_CODE: ""}
+    # Numbers of the very type that the class wants, so that it comes to read the words.
+    if attn_config["attn_pdrop"] == 0:
+        attn_config["attn_pdrop"] = 0
+    for key in ("clip_qkv", "softmax_scale"):
+        if attn_config[key] is not None:
+            attn_config[key] = float(attn_config[key])
+
+
+def _write_code(folder: Path) -> None:
+    """Puts the modelling code into the folder."""
+    for module in ("configuration_mpt", "modeling_mpt"):
+        (folder / f"{module}.py").write_text(
+            (Path(__file__).parents[1] / "models" / "mpt" / f"{module}.py").read_text()
+        )
+    edit_files_for_hf_compatibility(folder)
+
+
+def _write(restored: Restored, folder: Path, dtype: torch.dtype, max_shard_size: str) -> bool:
+    """Writes the folder, and says whether it needs the code in it to be loaded."""
+    model, tokenizer, needs_code = restored.model, restored.tokenizer, False
+    if isinstance(model, MPTForCausalLM):
+        reasons = why_not_transformers(model.config)
+        needs_code = bool(reasons)
+        if needs_code:
+            log.info("The folder gets modelling code: %s.", "; ".join(reasons))
+            _mark_as_needing_code(model.config)
+        else:
+            model = _for_transformers(model)
+    model = model.to(dtype)
+    model.config.dtype = dtype
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(model.generation_config, key, getattr(tokenizer, key))
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    for path in folder.glob("*.safetensors"):
+        path.chmod((folder / "config.json").stat().st_mode)  # safetensors lets only the owner read
+    if needs_code:
+        _write_code(folder)
+    return needs_code
+
+
+@torch.no_grad()
+def _logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=tokens).logits.float()
+
+
+def _probe(model: Any) -> torch.Tensor:
+    """Returns tokens on which two models can be compared."""
+    config = model.config.get_text_config()
+    length = min(64, getattr(config, "max_position_embeddings", None) or 64)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(config.vocab_size, (2, length), generator=generator)
+
+
+def _compare(folder: Path, tokens: torch.Tensor, expected: torch.Tensor, needs_code: bool) -> float:
+    """Loads the folder as a user will, and returns how far its logits are from the checkpoint's.
+
+    Raises:
+        RuntimeError: Further than rounding explains.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=needs_code, dtype=torch.float32
+    )
+    difference = (_logits(model.eval(), tokens) - expected).abs().max().item()
+    allowed = 1e-5 * max(1.0, expected.abs().max().item())
+    if not difference <= allowed:
+        raise RuntimeError(
+            f"The converted model's logits differ from the checkpoint's by {difference:.2e}, more "
+            f"than {allowed:.2e}. Nothing was written."
+        )
+    return difference
+
+
+def write_huggingface_pretrained_from_composer_checkpoint(
+    checkpoint_path: str,
+    output_path: str | Path,
+    trust_remote_code: bool = False,
+    output_precision: str = "fp32",
+    local_checkpoint_save_location: str | None = None,
+    max_shard_size: str = MAX_SHARD_SIZE,
+) -> tuple[Any, Any | None]:
+    """Writes a folder that ``from_pretrained`` loads, and returns its configuration and tokenizer.
+
+    Args:
+        checkpoint_path: A one-file checkpoint of the trainer.
+        output_path: The folder, which must not exist.
+        trust_remote_code: Whether code that the checkpoint's tokenizer carries may run.
+        output_precision: fp32, fp16 or bf16.
+        local_checkpoint_save_location: Where a copy of the checkpoint is kept, by default nowhere.
+        max_shard_size: The size above which weights are split into several files.
+
+    Raises:
+        FileExistsError: The folder exists.
+        RuntimeError: The checkpoint's weights do not fit its model, or the folder does not give
+            the checkpoint's logits.
+        ValueError: An address in an object store, or an unknown precision.
+    """
+    _refuse_uri(str(checkpoint_path), "--composer_path")
+    _refuse_uri(str(output_path), "--hf_output_path")
+    if output_precision not in DTYPES:
+        raise ValueError(f"output_precision is one of {sorted(DTYPES)}, not {output_precision!r}.")
+    output_path = Path(output_path)
+    if output_path.exists():
+        raise FileExistsError(f"{output_path} exists. Give a folder that does not.")
+    if local_checkpoint_save_location is not None:
+        shutil.copyfile(checkpoint_path, local_checkpoint_save_location)
+    dtype = DTYPES[output_precision]
+    restored = _restore(str(checkpoint_path), trust_remote_code)
+    tokens = _probe(restored.model)
+    # In fp32 from here on, but with weights as the folder will hold them: what is left to compare
+    # is the conversion.
+    expected = _logits(restored.model.to(dtype).float(), tokens)
+    output_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output_path.parent, prefix=".convert-") as scratch:
+        folder = Path(scratch) / output_path.name
+        folder.mkdir()
+        needs_code = _write(restored, folder, dtype, max_shard_size)
+        difference = _compare(folder, tokens, expected, needs_code)
+        folder.rename(output_path)
+    print(f"Wrote {output_path} in {output_precision}; its logits equal the checkpoint's "
+          f"(largest difference {difference:.1e}).")  # fmt: skip
+    if needs_code:
+        print("It holds its modelling code: load it with trust_remote_code=True.")
+    return restored.model.config, restored.tokenizer
+
+
+def _upload(folder: Path, repo: str) -> None:
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    api.create_repo(repo, private=True, exist_ok=True)
+    api.upload_folder(folder_path=str(folder), repo_id=repo)
+    print(f"Uploaded {folder} to https://huggingface.co/{repo}.")
+
+
+def _test_upload(folder: Path, repo: str) -> None:
+    """Loads what the hub has, and compares it with the folder."""
+    from transformers import AutoModelForCausalLM
+
+    needs_code = (folder / "modeling_mpt.py").exists()
+    ours = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=needs_code)
+    tokens = _probe(ours)
+    theirs = AutoModelForCausalLM.from_pretrained(repo, trust_remote_code=needs_code)
+    if not torch.equal(_logits(ours.eval(), tokens), _logits(theirs.eval(), tokens)):
+        raise RuntimeError(f"The model at {repo} does not give the logits of {folder}.")
+    print(f"The model at {repo} gives the logits of {folder}.")
+
+
+def convert_composer_to_hf(args: Namespace) -> None:
+    """Runs the command: writes the folder, and uploads it if a repository is named.
+
+    Args:
+        args: The flags of ``scripts/inference/convert_composer_to_hf.py``.
+    """
+    write_huggingface_pretrained_from_composer_checkpoint(
+        checkpoint_path=args.composer_path,
+        output_path=args.hf_output_path,
+        trust_remote_code=args.trust_remote_code,
+        output_precision=args.output_precision,
+        local_checkpoint_save_location=args.local_checkpoint_save_location,
+        max_shard_size=getattr(args, "max_shard_size", MAX_SHARD_SIZE),
+    )
+    if args.hf_repo_for_upload is not None:
+        _upload(Path(args.hf_output_path), args.hf_repo_for_upload)
+        if args.test_uploaded_model:
+            _test_upload(Path(args.hf_output_path), args.hf_repo_for_upload)

@@ -1,0 +1,1 @@
+"""Commands that turn text into MDS shards."""

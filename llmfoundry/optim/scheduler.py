@@ -1,0 +1,95 @@
+"""The inverse-square-root schedule with a cool-down."""
+
+import math
+import warnings
+from typing import Any
+
+from composer.core.state import State
+from composer.core.time import Time, TimeUnit
+from composer.optim.schedule_time import convert_time
+from composer.optim.schedules import ComposerScheduler
+from llmfoundry.utils.warnings import experimental_class
+
+__all__ = ["InverseSquareRootWithWarmupScheduler"]
+
+
+@experimental_class("InverseSquareRootWithWarmupScheduler")
+class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
+    """Rises linearly, falls with the inverse square root of time, and cools down linearly.
+
+    A run on it can be prolonged from any point before the cool-down. With ``t`` counted in the unit
+    of ``max_duration``:
+
+    - ``t < t_warmup``: ``t / t_warmup``;
+    - then ``d + (1 - d) / sqrt((t - t_warmup + t_scale) / t_scale)`` with ``d = alpha_f_decay``;
+    - in the last ``t_cooldown`` before ``t_max``: linearly from there to ``alpha_f_cooldown``.
+
+    Args:
+        t_warmup: Length of the rise.
+        t_scale: How slowly the rate falls.
+        t_cooldown: Length of the cool-down.
+        t_max: End of the schedule.
+        alpha_f_decay: What the decay approaches, as a share of the full rate.
+        alpha_f_cooldown: Where the cool-down ends, as a share of the full rate.
+    """
+
+    def __init__(
+        self,
+        t_warmup: str | Time[Any],
+        t_scale: str | Time[Any],
+        t_cooldown: str | Time[Any],
+        t_max: str | Time[Any] = "1dur",
+        alpha_f_decay: float = 0.0,
+        alpha_f_cooldown: float = 0.0,
+    ) -> None:
+        if alpha_f_decay < alpha_f_cooldown:
+            raise ValueError(
+                "Required: alpha_f_decay >= alpha_f_cooldown. Current: "
+                f"alpha_f_decay={alpha_f_decay}, alpha_f_cooldown={alpha_f_cooldown}."
+            )
+        for name, value in (
+            ("t_warmup", t_warmup),
+            ("t_scale", t_scale),
+            ("t_cooldown", t_cooldown),
+        ):
+            if Time.from_input(value).unit == TimeUnit.DURATION:
+                raise ValueError(
+                    f'{name} cannot be in units of "dur". A schedule that can be prolonged must '
+                    f"not depend on the duration. Got {value}."
+                )
+        self.t_warmup = t_warmup
+        self.t_scale = t_scale
+        self.t_cooldown = t_cooldown
+        self.t_max = t_max
+        self.alpha_f_decay = alpha_f_decay
+        self.alpha_f_cooldown = alpha_f_cooldown
+        if Time.from_input(t_warmup).value == 0:
+            warnings.warn("The warmup duration is 0.", stacklevel=2)
+
+    def __call__(self, state: State, ssr: float = 1.0) -> float:
+        """The factor on the learning rate at the state's time."""
+        assert state.max_duration is not None, "max_duration should be set"
+        for name in ("t_warmup", "t_scale", "t_cooldown"):
+            unit = Time.from_input(getattr(self, name)).unit
+            if unit != state.max_duration.unit:
+                raise ValueError(
+                    f"{name} (unit {unit}) must match max_duration (unit "
+                    f"{state.max_duration.unit})."
+                )
+        t_warmup, t_scale, t_cooldown, t_max = (
+            convert_time(each, state, ssr)
+            for each in (self.t_warmup, self.t_scale, self.t_cooldown, self.t_max)
+        )
+        now = state.timestamp.get(t_warmup.unit).value
+        if now < t_warmup.value:
+            return now / t_warmup.value
+        start = max(t_warmup.value, t_max.value - t_cooldown.value)
+        decayed = self._decay(min(now, start), t_warmup.value, t_scale.value)
+        if now < start or t_cooldown.value == 0:
+            return decayed
+        share = min(1.0, (now - start) / t_cooldown.value)
+        return decayed + share * (self.alpha_f_cooldown - decayed)
+
+    def _decay(self, now: float, t_warmup: float, t_scale: float) -> float:
+        elapsed = (now - t_warmup + t_scale) / t_scale
+        return self.alpha_f_decay + (1 - self.alpha_f_decay) / math.sqrt(elapsed)

@@ -1,0 +1,186 @@
+"""What a recipe can name, and where each name leads; nothing is imported before it is asked for."""
+
+from typing import Any
+
+from llmfoundry.layers_registry import (
+    attention_classes,
+    attention_implementations,
+    fcs,
+    ffns,
+    ffns_with_megablocks,
+    ffns_with_norm,
+    module_init_fns,
+    norms,
+    param_init_fns,
+)
+from llmfoundry.utils.registry_utils import TypedRegistry, create_registry
+
+__all__ = [
+    "algorithms",
+    "attention_classes",
+    "attention_implementations",
+    "callbacks",
+    "callbacks_with_config",
+    "collators",
+    "config_transforms",
+    "data_specs",
+    "dataloaders",
+    "dataset_replication_validators",
+    "fcs",
+    "ffns",
+    "ffns_with_megablocks",
+    "ffns_with_norm",
+    "icl_datasets",
+    "load_planners",
+    "loggers",
+    "metrics",
+    "models",
+    "module_init_fns",
+    "norms",
+    "optimizers",
+    "param_init_fns",
+    "save_planners",
+    "schedulers",
+    "tokenizers",
+    "tp_strategies",
+]
+
+
+def _registry(name: str, description: str, **rows: str) -> TypedRegistry[Any]:
+    """Creates a registry that packages may add to, with the rows of this house."""
+    registry = create_registry(
+        "llmfoundry", name, generic_type=Any, entry_points=True, description=description
+    )
+    for key, path in rows.items():
+        registry.register_path(key, path)
+    return registry
+
+
+loggers = _registry(
+    "loggers",
+    "Loggers carry metrics out of a run. A class of composer.loggers.LoggerDestination.",
+    inmemory="composer.loggers:InMemoryLogger",
+    in_memory_logger="composer.loggers:InMemoryLogger",
+    file_logger="composer.loggers:FileLogger",
+)
+
+callbacks = _registry(
+    "callbacks",
+    "Callbacks watch a run. A class of composer.core.Callback.",
+    lr_monitor="composer.callbacks:LRMonitor",
+    memory_monitor="composer.callbacks:MemoryMonitor",
+    speed_monitor="composer.callbacks:SpeedMonitor",
+    runtime_estimator="composer.callbacks:RuntimeEstimator",
+    optimizer_monitor="composer.callbacks:OptimizerMonitor",
+    early_stopper="composer.callbacks:EarlyStopper",
+    nan_monitor="composer.callbacks:NaNMonitor",
+    load_checkpoint="composer.callbacks:LoadCheckpoint",
+    scheduled_gc="llmfoundry.callbacks.scheduled_gc_callback:ScheduledGarbageCollector",
+    global_lr_scaling="llmfoundry.callbacks.resumption_callbacks:GlobalLRScaling",
+    layer_freezing="llmfoundry.callbacks.resumption_callbacks:LayerFreezing",
+    fdiff_metrics="llmfoundry.callbacks.fdiff_callback:FDiffMetrics",
+    run_timeout="llmfoundry.callbacks.run_timeout_callback:RunTimeoutCallback",
+)
+
+callbacks_with_config = _registry(
+    "callbacks_with_config",
+    "Callbacks that are also given the whole recipe. A class of "
+    "llmfoundry.interfaces.CallbackWithConfig.",
+)
+
+optimizers = _registry(
+    "optimizers",
+    "Optimizers. A class of torch.optim.Optimizer.",
+    adalr_lion="llmfoundry.optim.adaptive_lion:DecoupledAdaLRLion",
+    clip_lion="llmfoundry.optim.adaptive_lion:DecoupledClipLion",
+    decoupled_lionw="llmfoundry.optim.lion:DecoupledLionW",
+    decoupled_adamw="composer.optim.decoupled_weight_decay:DecoupledAdamW",
+    no_op="llmfoundry.optim.no_op:NoOp",
+)
+
+algorithms = _registry(
+    "algorithms",
+    "Algorithms change training. A class of composer.core.Algorithm.",
+    gradient_clipping="composer.algorithms:GradientClipping",
+)
+
+schedulers = _registry(
+    "schedulers",
+    "Learning-rate schedules. A class of composer.optim.ComposerScheduler.",
+    constant_with_warmup="composer.optim.scheduler:ConstantWithWarmupScheduler",
+    cosine_with_warmup="composer.optim.scheduler:CosineAnnealingWithWarmupScheduler",
+    linear_decay_with_warmup="composer.optim.scheduler:LinearWithWarmupScheduler",
+    inv_sqrt_with_warmup="llmfoundry.optim.scheduler:InverseSquareRootWithWarmupScheduler",
+)
+
+tokenizers = _registry(
+    "tokenizers",
+    "Tokenizers that are no folder or hub name. A class of transformers.PreTrainedTokenizerBase.",
+    tiktoken="llmfoundry.tokenizers.tiktoken:TiktokenTokenizerWrapper",
+)
+
+models = _registry(
+    "models",
+    "Models. A class of composer.models.ComposerModel, built with tokenizer=.",
+    mpt_causal_lm="llmfoundry.models.mpt.modeling_mpt:ComposerMPTCausalLM",
+)
+
+dataloaders = _registry(
+    "dataloaders",
+    "Loaders. A function of the loader's settings, tokenizer= and device_batch_size= that returns "
+    "a composer.core.DataSpec.",
+    text="llmfoundry.data.text_data:build_text_dataloader",
+)
+
+dataset_replication_validators = _registry(
+    "dataset_replication_validators",
+    "Checks of the settings that data sets share: (dataset_cfg, tokenizer, device_batch_size) -> "
+    "(replication factor, samples of a batch).",
+    dataset_replication_validator="llmfoundry.data.utils:validate_ds_replication",
+)
+
+collators = _registry(
+    "collators",
+    "Makers of batches: (dataloader_cfg, tokenizer, dataset_batch_size) -> (collator, samples of "
+    "a batch).",
+    text_collator="llmfoundry.data.utils:get_text_collator",
+)
+
+data_specs = _registry(
+    "data_specs",
+    "Wrappers of loaders: (dl, dataset_cfg) -> composer.core.DataSpec.",
+    data_spec="llmfoundry.data.utils:get_data_spec",
+)
+
+metrics = _registry(
+    "metrics",
+    "Metrics. A class of torchmetrics.Metric.",
+    token_accuracy="llmfoundry.metrics.token_acc:TokenAccuracy",
+    language_cross_entropy="composer.metrics:LanguageCrossEntropy",
+    language_perplexity="composer.metrics:LanguagePerplexity",
+    masked_accuracy="composer.metrics:MaskedAccuracy",
+)
+
+icl_datasets = _registry(
+    "icl_datasets",
+    "Data sets of in-context-learning tasks. A class of InContextLearningDataset.",
+)
+
+config_transforms = _registry(
+    "config_transforms",
+    "Changes of a recipe before it is checked: dict -> dict.",
+    update_batch_size_info="llmfoundry.config.batch_size:update_batch_size_info",
+)
+
+load_planners = _registry(
+    "load_planners", "Planners for loading sharded checkpoints. A class of DCP's LoadPlanner."
+)
+
+save_planners = _registry(
+    "save_planners", "Planners for saving sharded checkpoints. A class of DCP's SavePlanner."
+)
+
+tp_strategies = _registry(
+    "tp_strategies",
+    "Tensor-parallel plans: model -> {module name: torch ParallelStyle}.",
+)

@@ -1,0 +1,61 @@
+"""Face of what every floor of llmfoundry may use, and of names that live higher but were here."""
+
+from composer.utils.lazy import handed_on
+
+__all__ = [
+    "ExperimentalWarning",
+    "TypedRegistry",
+    "VersionedDeprecationWarning",
+    "add_metrics_to_eval_loaders",
+    "build_algorithm",
+    "build_callback",
+    "build_composer_model",
+    "build_eval_loaders",
+    "build_evaluators",
+    "build_logger",
+    "build_metric",
+    "build_optimizer",
+    "build_scheduler",
+    "build_tokenizer",
+    "calculate_batch_size_info",
+    "construct_from_registry",
+    "create_registry",
+    "experimental_class",
+    "experimental_function",
+    "import_file",
+    "load_prompts",
+    "load_prompts_from_file",
+    "process_init_device",
+    "save_registry",
+    "update_batch_size_info",
+]
+
+__getattr__ = handed_on(
+    {
+        "TypedRegistry": "llmfoundry.utils.registry_utils",
+        "construct_from_registry": "llmfoundry.utils.registry_utils",
+        "create_registry": "llmfoundry.utils.registry_utils",
+        "import_file": "llmfoundry.utils.registry_utils",
+        "save_registry": "llmfoundry.utils.registry_utils",
+        "ExperimentalWarning": "llmfoundry.utils.warnings",
+        "VersionedDeprecationWarning": "llmfoundry.utils.warnings",
+        "experimental_class": "llmfoundry.utils.warnings",
+        "experimental_function": "llmfoundry.utils.warnings",
+        "load_prompts": "llmfoundry.utils.prompt_files",
+        "load_prompts_from_file": "llmfoundry.utils.prompt_files",
+        "add_metrics_to_eval_loaders": "llmfoundry.builders.dataloaders",
+        "build_eval_loaders": "llmfoundry.builders.dataloaders",
+        "build_evaluators": "llmfoundry.builders.evaluators",
+        "build_algorithm": "llmfoundry.builders.components",
+        "build_callback": "llmfoundry.builders.components",
+        "build_logger": "llmfoundry.builders.components",
+        "build_metric": "llmfoundry.builders.components",
+        "build_scheduler": "llmfoundry.builders.components",
+        "build_composer_model": "llmfoundry.builders.models",
+        "build_optimizer": "llmfoundry.builders.optimizers",
+        "build_tokenizer": "llmfoundry.builders.tokenizers",
+        "calculate_batch_size_info": "llmfoundry.config.batch_size",
+        "update_batch_size_info": "llmfoundry.config.batch_size",
+        "process_init_device": "llmfoundry.config.init_device",
+    }
+)

@@ -1,0 +1,26 @@
+"""shim: the configuration lives in llmfoundry.config."""
+
+from llmfoundry.config.batch_size import (
+    calculate_batch_size_info,
+    update_batch_size_info,
+    update_config_with_batch_size_info,
+)
+from llmfoundry.config.init_device import process_init_device
+from llmfoundry.config.loading import to_container, to_dict_container, to_list_container
+from llmfoundry.config.parse import make_dataclass_and_log_config
+from llmfoundry.config.schema import TRAIN_CONFIG_KEYS, TrainConfig
+from llmfoundry.config.transforms import apply_transforms_to_config
+
+__all__ = [
+    "TRAIN_CONFIG_KEYS",
+    "TrainConfig",
+    "apply_transforms_to_config",
+    "calculate_batch_size_info",
+    "make_dataclass_and_log_config",
+    "process_init_device",
+    "to_container",
+    "to_dict_container",
+    "to_list_container",
+    "update_batch_size_info",
+    "update_config_with_batch_size_info",
+]

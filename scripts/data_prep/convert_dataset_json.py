@@ -1,0 +1,27 @@
+"""Writes JSON files with a text column as MDS shards."""
+
+import argparse
+
+from llmfoundry.command_utils import convert_dataset_json_from_args
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--path", required=True, help="a JSON file, or a folder of them")
+    parser.add_argument("--out_root", required=True, help="folder of the shards")
+    parser.add_argument("--compression", default=None, help="compression of the shards")
+    parser.add_argument("--concat_tokens", type=int, default=None, help="tokens of a row")
+    parser.add_argument("--split", default="train", help="always train: JSON has no other")
+    parser.add_argument("--tokenizer", default=None, help="a folder or a hub name")
+    parser.add_argument("--bos_text", default=None, help="text that starts a document")
+    parser.add_argument("--eos_text", default=None, help="text that ends a document")
+    parser.add_argument(
+        "--no_wrap", action="store_true", help="throw away what a full row leaves of its documents"
+    )
+    parser.add_argument("--num_workers", type=int, default=None, help="processes that tokenise")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    convert_dataset_json_from_args(**vars(parse_args()))
