@@ -157,6 +157,13 @@ class CheckpointedState(Serializable):
         position = None
         if dataset is not None and _tells_position(dataset):
             position = dataset.state_dict(self.timestamp.sample_in_epoch.value, True)
+            if (
+                position
+                and not self.timestamp.batch_in_epoch.value
+                and hasattr(dataset, "next_epoch")
+            ):
+                # Between epochs: the dataset still tells the one that is over.
+                position = {**position, "epoch": dataset.next_epoch}
         return {"train": position, "eval": {}}
 
     def state_dict(self) -> dict[str, Any]:

@@ -57,6 +57,12 @@ def ddp_sync_context(
     return _forced_sync(model, is_final_microbatch)
 
 
+def ddp_no_sync(state: State, is_final_microbatch: bool) -> AbstractContextManager[None]:
+    """Returns the context of a micro-batch whose gradients somebody else will average."""
+    model = state.model
+    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+
 @contextmanager
 def _forced_sync(model: DistributedDataParallel, is_final_microbatch: bool) -> Iterator[None]:
     with model.no_sync():

@@ -19,12 +19,14 @@ from composer.core.precision import Precision, validate_precision
 from composer.core.state import State
 from composer.devices.device import Device
 from composer.devices.factory import get_device
+from composer.distributed.compiling import compile_model
 from composer.distributed.ddp import DDPSyncStrategy, prepare_ddp_module
 from composer.loggers.console_logger import ConsoleLogger
 from composer.loggers.progress_bar_logger import ProgressBarLogger
 from composer.models.base import ComposerModel
 from composer.optim.decoupled_weight_decay import DecoupledSGDW
 from composer.trainer._evaluators import parse_evaluators
+from composer.trainer._memory import supports_finding_a_size
 from composer.trainer._metrics import metrics_of_evaluators, metrics_on_device
 from composer.trainer._microbatching import parse_microbatch_size
 from composer.trainer._options import (
@@ -80,8 +82,7 @@ def _set_log_level(level: str | None) -> None:
     logging.basicConfig(
         format=(
             f"%(asctime)s: rank{dist.get_global_rank()}[%(process)d][%(threadName)s]: "
-            f"%(levelname)s: %(name)s: "
-            "%(message)s"
+            "%(levelname)s: %(name)s: %(message)s"
         )
     )
     logging.getLogger("composer").setLevel(level.upper())
@@ -103,18 +104,15 @@ def _unwrap_compiled(
     if original is not None:
         log.warning(
             "The model was given compiled: the Trainer compiles it anew once it is wrapped, with "
-            "torch's "
-            "defaults; compile_config is ignored. Give the plain model with compile_config to "
-            "choose settings."
+            "torch's defaults; compile_config is ignored. Give the plain model with compile_config "
+            "to choose settings."
         )
         model, compile_config = original, {}
     if not isinstance(model, ComposerModel):
         raise ValueError(
             f"model is a {type(model).__name__}; give a ComposerModel. ComposerClassifier and "
-            f"HuggingFaceModel wrap "
-            "classifiers and transformers models; for others, subclass "
-            "composer.models.ComposerModel with "
-            "forward(batch) and loss(outputs, batch)."
+            "HuggingFaceModel wrap classifiers and transformers models; for others, subclass "
+            "composer.models.ComposerModel with forward(batch) and loss(outputs, batch)."
         )
     return model, compile_config
 
@@ -136,14 +134,12 @@ def _optimizers(model: ComposerModel, optimizers: Any) -> list[torch.optim.Optim
     if next(model.parameters(), None) is None:
         warnings.warn(
             "No optimizer was specified, and the model does not have parameters: none is created, "
-            "and nothing "
-            "will be trained."
+            "and nothing will be trained."
         )
         return []
     warnings.warn(
         "No optimizer was specified. Defaulting to DecoupledSGDW(model.parameters(), lr=0.1); give "
-        "`optimizers` to "
-        "choose another."
+        "`optimizers` to choose another."
     )
     return [DecoupledSGDW(model.parameters(), lr=0.1)]
 
@@ -193,8 +189,7 @@ def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
     if options.progress_bar and options.log_to_console:
         warnings.warn(
             "Setting both `progress_bar` and `log_to_console` to True is not recommended: their "
-            "lines mix. Turn one "
-            "of them off."
+            "lines mix. Turn one of them off."
         )
     if any(isinstance(x, ProgressBarLogger) for x in loggers):
         if options.progress_bar:
@@ -209,8 +204,7 @@ def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
         if options.log_to_console:
             warnings.warn(
                 "A ConsoleLogger was given in `loggers`, so `log_to_console` adds no second one; "
-                "set its interval "
-                "on the one that you give."
+                "set its interval on the one that you give."
             )
     elif options.log_to_console:
         loggers.append(
@@ -278,11 +272,32 @@ def _set_data(run: Run, options: TrainerOptions) -> None:
         set_train_data(
             run, data.train_dataloader, data.train_dataloader_label, data.train_subset_num_batches
         )
+    set_microbatch_size(run, data.device_train_microbatch_size)
+
+
+def set_microbatch_size(run: Run, size: Any) -> None:
+    """Sets how many samples pass through the model at a time; "auto" needs a device that can tell.
+
+    Raises:
+        ValueError: for what is no size, or "auto" where running out of memory is no error to catch.
+    """
+    state = run.state
+    if size == "auto" and not supports_finding_a_size(state.device.name):
+        raise ValueError(
+            "device_train_microbatch_size='auto' finds the size from CUDA's out-of-memory errors "
+            f"and is not supported on {state.device.name}; give a number of samples."
+        )
+    if size == "auto" and state.profiler is not None:
+        raise ValueError(
+            "device_train_microbatch_size='auto' and a profiler do not go together: batches that "
+            "are tried again would be profiled twice; give a number of samples."
+        )
     loader = None if run.train_spec is None else run.train_spec.dataloader
+    state.auto_microbatching = size == "auto"
     state.device_train_microbatch_size = parse_microbatch_size(
-        data.device_train_microbatch_size, loader, "device_train_microbatch_size"
+        size, loader, "device_train_microbatch_size"
     )
-    run.microbatch_size_given = data.device_train_microbatch_size is not None
+    run.microbatch_size_given = size is not None
 
 
 def set_train_data(run: Run, loader: Any, label: str, subset_num_batches: int) -> None:
@@ -341,4 +356,4 @@ def _wrap(run: Run, options: SystemOptions, compile_config: dict[str, Any] | Non
         state.model = prepare_ddp_module(run.model, unused)
     run.is_compiled = compile_config is not None
     if compile_config is not None:
-        state.model.compile(**compile_config)
+        compile_model(state.model, compile_config)

@@ -181,7 +181,6 @@ def _whole(count: Number) -> int:
     if abs(count - whole) > 1e-4:
         raise ValueError(
             f"a batch holds {count} samples or tokens over all ranks; the sum must be a whole "
-            f"number: check "
-            "get_num_samples_in_batch and get_num_tokens_in_batch of the DataSpec."
+            "number: check get_num_samples_in_batch and get_num_tokens_in_batch of the DataSpec."
         )
     return whole

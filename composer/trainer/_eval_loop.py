@@ -1,6 +1,7 @@
 """Evaluation: one evaluator's pass over its data, those due inside training, and prediction."""
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Timestamp
 from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
+from composer.trainer._memory import is_out_of_memory
 from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
 from composer.trainer._microbatching import split_batch
 from composer.utils import dist
@@ -104,8 +106,8 @@ class EvalLoop:
         if count == 0:
             warnings.warn(
                 f"No batches were evaluated for global rank {dist.get_global_rank()}: the "
-                f"dataloader of evaluator "
-                f"{evaluator.label!r} is empty, or smaller than a batch with drop_last=True."
+                f"dataloader of evaluator {evaluator.label!r} is empty, or smaller than a batch "
+                "with drop_last=True."
             )
         compute_eval_metrics(state, self.logger, evaluator.label, metrics)
         self.engine.run_event(Event.EVAL_END)
@@ -135,23 +137,37 @@ class EvalLoop:
         self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool
     ) -> None:
         state, data_spec, whole = self.state, evaluator.dataloader, self.state.batch
-        size = evaluator.device_eval_microbatch_size
-        microbatches = split_batch(data_spec, whole, size)
-        for index, microbatch in enumerate(microbatches):
-            batch, counted = microbatch, True
-            if has_duplicate and index == len(microbatches) - 1:
-                kept = data_spec.get_num_samples_in_batch(microbatch) - 1
-                counted = kept > 0
-                batch = data_spec.split_batch(microbatch, kept)[0] if counted else microbatch
-            batch = state.device.batch_to_device(batch)
-            state.batch = data_spec.microbatch_transforms(batch)
-            self.engine.run_event(Event.EVAL_BEFORE_FORWARD)
-            with self.autocast():
-                state.outputs = self.module.eval_forward(state.batch)
-            self.engine.run_event(Event.EVAL_AFTER_FORWARD)
-            if counted:
+        if has_duplicate:  # a batch of nothing but the repeated sample still runs, uncounted
+            kept = data_spec.get_num_samples_in_batch(whole) - 1
+            metrics = metrics if kept > 0 else {}
+            state.batch = data_spec.split_batch(whole, kept)[0] if kept > 0 else whole
+        waiting = deque(split_batch(data_spec, state.batch, evaluator.device_eval_microbatch_size))
+        while waiting:
+            microbatch = waiting.popleft()
+            try:
+                self._forward(data_spec, microbatch)
+            except Exception as error:
+                if not (evaluator.auto_microbatching and is_out_of_memory(error)):
+                    raise
+                size = _halve(evaluator, data_spec.get_num_samples_in_batch(microbatch), error)
+                waiting.extendleft(reversed(data_spec.split_batch(microbatch, size)))
+            else:
                 self._update(metrics)
+        if evaluator.auto_microbatching:
+            size = evaluator.device_eval_microbatch_size
+            self.logger.log_metrics(
+                {f"trainer/{evaluator.label}/device_eval_microbatch_size": size}
+            )
         state.batch = whole
+
+    def _forward(self, data_spec: DataSpec, microbatch: Any) -> None:
+        state = self.state
+        batch = state.device.batch_to_device(microbatch)
+        state.batch = data_spec.microbatch_transforms(batch)
+        self.engine.run_event(Event.EVAL_BEFORE_FORWARD)
+        with self.autocast():
+            state.outputs = self.module.eval_forward(state.batch)
+        self.engine.run_event(Event.EVAL_AFTER_FORWARD)
 
     def _update(self, metrics: dict[str, Any]) -> None:
         state = self.state
@@ -174,6 +190,19 @@ class EvalLoop:
         )
 
 
+def _halve(evaluator: Evaluator, size: float, error: Exception) -> int:
+    """Halves an evaluator's micro-batch, for good; what was counted before the error stays."""
+    if size <= 1:
+        raise RuntimeError(
+            f"memory ran out while evaluating {evaluator.label!r} with a single sample a "
+            "micro-batch; use shorter sequences or a smaller model."
+        ) from error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    evaluator.device_eval_microbatch_size = max(int(size) // 2, 1)
+    return evaluator.device_eval_microbatch_size
+
+
 def _duplicate_of_rank(data_spec: DataSpec) -> int:
     """Returns after how many samples a rank's last one is a sampler's repetition; -1 for never.
 
@@ -189,8 +218,7 @@ def _duplicate_of_rank(data_spec: DataSpec) -> int:
     except (TypeError, NotImplementedError):
         warnings.warn(
             "The evaluation data set has no length, so samples that the DistributedSampler repeats "
-            "cannot be told "
-            "apart and are counted twice."
+            "cannot be told apart and are counted twice."
         )
         return -1
     return sampler.num_samples if sampler.rank >= sampler.num_replicas - repeated else -1

@@ -26,8 +26,7 @@ def parse_evaluators(
         if warn_unused and (subset_num_batches != -1 or interval not in (0, 1)):
             warnings.warn(
                 f"eval_interval={interval!r} and eval_subset_num_batches={subset_num_batches} have "
-                f"no effect "
-                "without an eval_dataloader; give one."
+                "no effect without an eval_dataloader; give one."
             )
         return []
     given = as_list(loaders) if _holds_evaluators(loaders) else [loaders]
@@ -49,8 +48,8 @@ def _holds_evaluators(loaders: Any) -> bool:
     found = [isinstance(x, Evaluator) for x in loaders]
     if any(found) and not all(found):
         raise ValueError(
-            "Mixing Evaluator with other classes is not allowed, please wrap"
-            "all other classes with the Evaluator class."
+            "Mixing Evaluator with other classes is not allowed, please wrapall other classes with "
+            "the Evaluator class."
         )
     return any(found)
 
@@ -66,7 +65,6 @@ def check_is_finite(evaluator: Evaluator) -> None:
     if length is None:
         raise ValueError(
             f"the dataloader of evaluator {evaluator.label!r} has no length, and "
-            f"eval_subset_num_batches is -1 (all "
-            "of it), so evaluation might not end; set eval_subset_num_batches to a number of "
-            "batches."
+            "eval_subset_num_batches is -1 (all of it), so evaluation might not end; set "
+            "eval_subset_num_batches to a number of batches."
         )

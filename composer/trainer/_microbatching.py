@@ -1,12 +1,19 @@
 """How a batch is cut to fit into memory."""
 
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from composer.core.data_spec import DataSpec
 from composer.core.state import State
 from composer.trainer._losses import Losses
+from composer.trainer._memory import OutOfMemoryOnSomeRank, allocation_retries
 from composer.trainer._train_step import TrainStep
+
+log = logging.getLogger(__name__)
 
 
 class FixedSize:
@@ -22,6 +29,97 @@ class FixedSize:
         return self.step.run(self.split(batch, self.state.device_train_microbatch_size))
 
 
+class AutoSize(FixedSize):
+    """Halves the micro-batch when memory runs out on any rank; doubles it when it may fit again.
+
+    The step it needs agrees over all ranks before gradients meet (``attempt=AgreedAttempt``), so
+    that no rank waits for one that ran out. After an error the batch is tried again from its start:
+    no weight has changed. Growing is tried after ``patience`` good batches; each failed try doubles
+    the patience.
+
+    Args:
+        largest: the size to begin with, and the largest to try.
+        patience: how many batches must fit before a larger size is tried.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        step: TrainStep,
+        split: Callable[[Any, Any], Sequence[Any]],
+        *,
+        largest: int,
+        patience: int = 100,
+    ):
+        super().__init__(state, step, split)
+        self.largest = largest
+        self.patience = patience
+        self._fitted = 0
+        self._is_trial = False
+        self._retries = allocation_retries(state)
+        self._retried_batches = 0
+
+    def run(self, batch: Any) -> Losses:
+        """Trains one step on the batch, at whatever size fits, and returns its losses."""
+        self._maybe_grow()
+        while True:
+            try:
+                losses = super().run(batch)
+            except OutOfMemoryOnSomeRank as error:
+                self._clear(batch)
+                self._shrink(error)
+            else:
+                self._fitted += 1
+                self._is_trial = False
+                self._watch_allocator()
+                return losses
+
+    def _maybe_grow(self) -> None:
+        size = int(self.state.device_train_microbatch_size or self.largest)
+        if size < self.largest and self._fitted >= self.patience:
+            self._is_trial, self._fitted = True, 0
+            self.state.device_train_microbatch_size = min(2 * size, self.largest)
+
+    def _shrink(self, error: Exception | None) -> None:
+        size = int(self.state.device_train_microbatch_size or self.largest)
+        if size == 1:
+            raise RuntimeError(
+                "memory ran out with a single sample a micro-batch, so no smaller one can be "
+                "tried; use a smaller model or shorter sequences, activation checkpointing, or "
+                "more devices."
+            ) from error
+        if self._is_trial:
+            self.patience *= 2
+        self._is_trial, self._fitted = False, 0
+        self.state.device_train_microbatch_size = max(size // 2, 1)
+        warnings.warn(
+            f"memory ran out with {size} samples a micro-batch: trying "
+            f"{self.state.device_train_microbatch_size}.",
+            category=RuntimeWarning,
+        )
+
+    def _clear(self, batch: Any) -> None:
+        """Frees what the failed try left, so that the next starts as the first did."""
+        state = self.state
+        state.batch, state.outputs, state.loss = batch, torch.Tensor(), torch.Tensor()
+        for optimizer in state.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            if state.scaler is not None:  # it may hold this optimizer's gradients as unscaled
+                state.scaler._per_optimizer_states.pop(id(optimizer), None)
+        if state.device.name == "gpu":
+            torch.cuda.empty_cache()
+
+    def _watch_allocator(self) -> None:
+        """Takes a smaller size for the next batch if the allocator had to flush in two in a row."""
+        retries = allocation_retries(self.state)
+        self._retried_batches = self._retried_batches + 1 if retries > self._retries else 0
+        self._retries = retries
+        size = int(self.state.device_train_microbatch_size or self.largest)
+        if self._retried_batches >= 2 and size > 1:
+            self._retried_batches = 0
+            self._shrink(None)
+
+
 def split_batch(data_spec: DataSpec, batch: Any, size: Any) -> Sequence[Any]:
     """Cuts a batch; one that fits already (the last of an epoch, often) is not cut."""
     if data_spec.get_num_samples_in_batch(batch) <= size:
@@ -30,28 +128,22 @@ def split_batch(data_spec: DataSpec, batch: Any, size: Any) -> Sequence[Any]:
 
 
 def parse_microbatch_size(size: Any, loader: Any, argument: str) -> int | float | None:
-    """Checks a micro-batch size; None means the loader's own batch size (the batch is not cut).
+    """Checks a micro-batch size; None and "auto" begin at the loader's own batch size.
 
     Raises:
         ValueError: if the size is not a positive number, or is not given and the loader has no
             batch size.
     """
-    if size is None:
+    if size is None or size == "auto":
         if loader is None:
             return None
         batch_size = getattr(loader, "batch_size", None)
         if batch_size is None:
             raise ValueError(
-                f"{argument} is not given, and the dataloader has no `batch_size` to take it from; "
-                f"give {argument} as a number of samples."
+                f"{argument}={size!r} begins at the batch size, and the dataloader has no "
+                f"`batch_size` to take it from; give {argument} as a number of samples."
             )
         return batch_size
-    if size == "auto":
-        raise ValueError(
-            f"{argument}='auto' finds the size from CUDA's out-of-memory errors and is not "
-            f"supported on this "
-            "device; give a number of samples."
-        )
     if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
         raise ValueError(f"{argument}={size!r}; it must be a positive number of samples.")
     return size

@@ -41,8 +41,7 @@ class OptimOptions:
         if count > 1:
             raise NotImplementedError(
                 f"{count} optimizers were given; exactly one is supported. To treat parameters "
-                f"differently, give "
-                "them parameter groups of one optimizer."
+                "differently, give them parameter groups of one optimizer."
             )
         check_schedule_ratio(self.scale_schedule_ratio, self.schedulers)
 
@@ -115,8 +114,7 @@ class SystemOptions:
         if self.parallelism_config:
             raise ValueError(
                 f"parallelism_config={self.parallelism_config!r}: sharding is not available in "
-                f"this version; leave "
-                "the argument out to train with one replica a device (DDP)."
+                "this version; leave the argument out to train with one replica a device (DDP)."
             )
         if self.seed is not None and not 0 <= self.seed <= 2**32 - 1:
             raise ValueError(f"seed={self.seed}; it must lie between 0 and 2**32 - 1.")
@@ -147,8 +145,8 @@ def parse_duration(duration: int | str | Time | None, argument: str) -> Time | N
     if time.unit in (TimeUnit.SECOND, TimeUnit.DURATION):
         raise ValueError(
             f"{argument}={duration!r}; a training duration is given in epochs (ep), batches (ba), "
-            f"samples (sp), "
-            "tokens (tok) or iterations (iter), not in wall-clock time or as a fraction of itself."
+            "samples (sp), tokens (tok) or iterations (iter), not in wall-clock time or as a "
+            "fraction of itself."
         )
     if time.value <= 0:
         raise ValueError(f"{argument}={duration!r}; it must be positive.")
@@ -162,8 +160,7 @@ def check_schedule_ratio(ratio: float, schedulers: Any) -> None:
     if ratio != 1.0 and not ensure_tuple(schedulers):
         raise ValueError(
             f"scale_schedule_ratio={ratio} scales schedules, but no scheduler was given; give "
-            f"`schedulers`, or set "
-            "the duration you want in max_duration."
+            "`schedulers`, or set the duration you want in max_duration."
         )
 
 

@@ -50,8 +50,7 @@ def _check_autoresume(run: Run, options: CheckpointOptions, run_name: str | None
     if given_run_name(run_name) is None:
         raise ValueError(
             "autoresume=True needs a `run_name`, to know the run again when it is restarted; give "
-            "run_name, or set "
-            "COMPOSER_RUN_NAME."
+            "run_name, or set COMPOSER_RUN_NAME."
         )
     if run.saver is None:
         raise ValueError(
@@ -60,9 +59,8 @@ def _check_autoresume(run: Run, options: CheckpointOptions, run_name: str | None
         )
     if run.saver.latest_filename is None:
         raise ValueError(
-            f"autoresume=True needs a `save_latest_filename`, and it is "
-            f"{options.save_latest_filename!r}; leave it "
-            "at its default."
+            "autoresume=True needs a `save_latest_filename`, and it is "
+            f"{options.save_latest_filename!r}; leave it at its default."
         )
 
 

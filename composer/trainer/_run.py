@@ -1,6 +1,6 @@
 """A run: what ``assemble`` built, handed from stage to stage and kept by the Trainer."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,13 @@ from composer.core.engine import Engine
 from composer.core.precision import get_precision_context
 from composer.core.state import State
 from composer.core.time import TimeUnit
-from composer.distributed.ddp import DDPSyncStrategy, ddp_sync_context
+from composer.distributed.ddp import DDPSyncStrategy, ddp_no_sync, ddp_sync_context
 from composer.models.base import ComposerModel
 from composer.trainer._dataloading import BatchFeed
 from composer.trainer._eval_loop import EvalLoop, PredictLoop
+from composer.trainer._memory import AgreedAttempt
 from composer.trainer._metrics import TrainMetrics
-from composer.trainer._microbatching import FixedSize, split_batch
+from composer.trainer._microbatching import AutoSize, FixedSize, split_batch
 from composer.trainer._scaling import scaling_of
 from composer.trainer._targets import Weigher, target_counter
 from composer.trainer._train_loop import TrainLoop
@@ -90,6 +91,7 @@ class Run:
             autocast=self.autocast,
             to_device=self._to_device,
             gradient_sync=partial(_gradient_sync, state, self.ddp_sync_strategy),
+            attempt=nullcontext,
             weigher=weigher,
             scaling=scaling_of(state),
             metrics=metrics,
@@ -100,11 +102,21 @@ class Run:
             engine.logger,
             feed=BatchFeed(state, engine, self.train_spec, count, self.restore_rng),
             weigher=weigher,
-            sizer=FixedSize(state, step, partial(split_batch, self.train_spec)),
+            sizer=self._sizer(step),
             evals=self.eval_loop(),
             metrics=metrics,
             schedule_unit=self.schedule_unit,
         )
+
+    def _sizer(self, step: TrainStep) -> FixedSize:
+        """Chooses how batches are cut; finding the size needs a step that all ranks agree on."""
+        assert self.train_spec is not None
+        split = partial(split_batch, self.train_spec)
+        if not self.state.auto_microbatching:
+            return FixedSize(self.state, step, split)
+        step.attempt = AgreedAttempt(self.state)
+        step.gradient_sync = partial(ddp_no_sync, self.state)
+        return AutoSize(self.state, step, split, largest=self.train_spec.dataloader.batch_size)
 
     def restore_rng(self) -> None:
         """Puts the generators where the loaded checkpoint had them, once."""

@@ -12,10 +12,10 @@ _FIRST = (
     "serene sharp silver sincere solid steady sunny swift tidy upbeat vivid warm wise witty"
 ).split()
 _SECOND = (
-    "badger beaver bison cheetah condor crane dolphin eagle falcon ferret finch fox gazelle "
-    "gecko heron ibex ibis jaguar kestrel koala lemur leopard lynx marten mole moose newt "
-    "ocelot orca osprey otter owl panda pelican puffin quail raven robin salmon seal shrew "
-    "stork swan tapir tern tiger turtle viper vole walrus weasel wolf wombat wren yak zebra"
+    "badger beaver bison cheetah condor crane dolphin eagle falcon ferret finch fox gazelle gecko "
+    "heron ibex ibis jaguar kestrel koala lemur leopard lynx marten mole moose newt ocelot orca "
+    "osprey otter owl panda pelican puffin quail raven robin salmon seal shrew stork swan tapir "
+    "tern tiger turtle viper vole walrus weasel wolf wombat wren yak zebra"
 ).split()
 
 

@@ -33,7 +33,7 @@ def scaled_duration(duration: Time, ratio: float) -> Time:
     if scaled.value == 0:
         raise ValueError(
             f"scale_schedule_ratio={ratio} leaves nothing of max_duration={duration}; use a larger "
-            f"one."
+            "one."
         )
     return scaled
 

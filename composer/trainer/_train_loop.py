@@ -66,8 +66,7 @@ class TrainLoop:
         if state.timestamp.batch == start.batch and int(start.batch_in_epoch) == 0:
             warnings.warn(
                 f"No batches were trained for global rank {dist.get_global_rank()}: the dataloader "
-                f"is empty, or "
-                "smaller than a batch with drop_last=True."
+                "is empty, or smaller than a batch with drop_last=True."
             )
         self._log_time()
         self.engine.run_event(Event.FIT_END)
@@ -104,11 +103,10 @@ class TrainLoop:
         if int(state.timestamp.batch_in_epoch) or state.max_duration.unit is TimeUnit.EPOCH:
             return
         raise ValueError(
-            f"the training dataloader gave no batch in a whole epoch, so "
-            f"max_duration={state.max_duration} would "
-            "never be reached: it is empty, or its data set is smaller than a batch and drop_last "
-            "is set. Give it "
-            "more data, a smaller batch size, or drop_last=False."
+            "the training dataloader gave no batch in a whole epoch, so "
+            f"max_duration={state.max_duration} would never be reached: it is empty, or its data "
+            "set is smaller than a batch and drop_last is set. Give it more data, a smaller batch "
+            "size, or drop_last=False."
         )
 
     def _run_batch(self, batch: object, counts: Counts) -> None:
@@ -143,10 +141,9 @@ class TrainLoop:
         if self._skipped_batches == 1:
             warnings.warn(
                 f"batch {int(self.state.timestamp.batch)} has no target to train on (every label "
-                f"is -100): it is "
-                "passed over without an optimizer step. Check truncation and prompt masking; the "
-                "count of such "
-                "batches is logged as trainer/batches_without_targets."
+                "is -100): it is passed over without an optimizer step. Check truncation and "
+                "prompt masking; the count of such batches is logged as "
+                "trainer/batches_without_targets."
             )
         self.logger.log_metrics({"trainer/batches_without_targets": self._skipped_batches})
 

@@ -32,6 +32,8 @@ class TrainStep:
         autocast: makes the precision context of a forward pass.
         to_device: moves a micro-batch to the device and applies its transforms.
         gradient_sync: makes the context of a micro-batch, told whether it is the last one.
+        attempt: makes the context of all micro-batches of a step; on leaving it, gradients are
+            those of all ranks, or it has raised on all of them.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class TrainStep:
         autocast: Callable[[], AbstractContextManager[Any]],
         to_device: Callable[[Any], Any],
         gradient_sync: Callable[[bool], AbstractContextManager[Any]],
+        attempt: Callable[[], AbstractContextManager[Any]],
         weigher: Weigher,
         scaling: NoScaling,
         metrics: TrainMetrics,
@@ -53,6 +56,7 @@ class TrainStep:
         self.autocast = autocast
         self.to_device = to_device
         self.gradient_sync = gradient_sync
+        self.attempt = attempt
         self.weigher = weigher
         self.scaling = scaling
         self.metrics = metrics
@@ -89,8 +93,9 @@ class TrainStep:
         self.metrics.reset()
         losses = Losses()
         weighted = self.weigher.weigh(microbatches)
-        for index, item in enumerate(weighted):
-            self._microbatch(item, index == len(weighted) - 1, losses)
+        with self.attempt():
+            for index, item in enumerate(weighted):
+                self._microbatch(item, index == len(weighted) - 1, losses)
         self.state.batch = whole
         self.scaling.unscale()
         self.engine.run_event(Event.AFTER_TRAIN_BATCH)

@@ -33,7 +33,6 @@ from composer.trainer._assemble import assemble
 from composer.trainer._dataloading import advance_own_generator, has_own_generator
 from composer.trainer._evaluators import check_is_finite, parse_evaluators
 from composer.trainer._metrics import metrics_of_evaluators
-from composer.trainer._microbatching import parse_microbatch_size
 from composer.trainer._options import (
     CheckpointOptions,
     DataOptions,
@@ -133,7 +132,8 @@ class Trainer:
         ddp_sync_strategy: when replicas exchange gradients.
         profiler: a profiler to bind to the run.
         python_log_level: sets up Python's logging for this package at a level.
-        compile_config: arguments for torch.compile; None does not compile.
+        compile_config: arguments for torch.compile, and ``per_block: true`` to compile each block
+            instead of the whole; None does not compile.
 
     Raises:
         ValueError: for arguments that contradict each other, the data or the device.
@@ -346,8 +346,7 @@ class Trainer:
         if not state.optimizers:
             raise ValueError(
                 "No optimizer was specified when constructing the Trainer, as the model had no "
-                "parameters; training "
-                "needs one: give `optimizers` to Trainer()."
+                "parameters; training needs one: give `optimizers` to Trainer()."
             )
         if self._run.train_spec is None:
             raise ValueError(
@@ -374,10 +373,9 @@ class Trainer:
         if state.dataloader_len is None and state.max_duration.unit is TimeUnit.EPOCH:
             raise ValueError(
                 f"max_duration cannot be specified in epochs ({state.max_duration}) with a "
-                f"training dataloader that "
-                "has no length: an epoch of it may never end. Give max_duration in batches (ba), "
-                "samples (sp) or "
-                "tokens (tok), or set train_subset_num_batches."
+                "training dataloader that has no length: an epoch of it may never end. Give "
+                "max_duration in batches (ba), samples (sp) or tokens (tok), or set "
+                "train_subset_num_batches."
             )
 
     def _has_finished(self) -> bool:
@@ -390,8 +388,7 @@ class Trainer:
         if self._run.was_autoresumed:
             log.warning(
                 "The run %s has already reached max_duration=%s (it stands at %s): nothing is left "
-                "to train. Raise "
-                "max_duration to go on.",
+                "to train. Raise max_duration to go on.",
                 state.run_name,
                 state.max_duration,
                 done,
@@ -399,10 +396,8 @@ class Trainer:
             return True
         raise ValueError(
             f"max_duration={state.max_duration} must be greater than what has already been trained "
-            f"({done}): raise "
-            "max_duration, give `duration` to Trainer.fit() to train so much longer, or "
-            "reset_time=True to start "
-            "counting again."
+            f"({done}): raise max_duration, give `duration` to Trainer.fit() to train so much "
+            "longer, or reset_time=True to start counting again."
         )
 
     def _set_fit_schedules(self, schedulers: Any, ratio: float, every_batch: bool | None) -> None:
@@ -412,8 +407,7 @@ class Trainer:
         elif ratio != 1.0 or every_batch is not None:
             raise ValueError(
                 f"scale_schedule_ratio={ratio} and step_schedulers_every_batch={every_batch} go "
-                f"with the "
-                "`schedulers` given to Trainer.fit(); give schedulers, or leave them out."
+                "with the `schedulers` given to Trainer.fit(); give schedulers, or leave them out."
             )
         _assemble.compile_waiting_schedulers(self._run)
 
@@ -423,12 +417,8 @@ class Trainer:
 
     def _set_fit_batches(self, microbatch_size: Any, precision: str | Precision | None) -> None:
         run, state = self._run, self.state
-        assert run.train_spec is not None
         if microbatch_size is not None or not run.microbatch_size_given:
-            state.device_train_microbatch_size = parse_microbatch_size(
-                microbatch_size, run.train_spec.dataloader, "device_train_microbatch_size"
-            )
-            run.microbatch_size_given = microbatch_size is not None
+            _assemble.set_microbatch_size(run, microbatch_size)
         if precision is not None:
             precision = Precision(precision)
             validate_precision(precision, state.device)
@@ -484,8 +474,7 @@ class Trainer:
                 if evaluator.label in state.eval_metrics:
                     warnings.warn(
                         f"the results of the evaluator {evaluator.label!r} are overwritten by "
-                        f"another of the same "
-                        "label; give each evaluator its own label."
+                        "another of the same label; give each evaluator its own label."
                     )
             state.eval_metrics.update(metrics_of_evaluators(run.model, evaluators))
             state.evaluators = [*held, *evaluators]
