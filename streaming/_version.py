@@ -1,0 +1,3 @@
+"""The version of the streaming package: the upstream release line whose interface it keeps."""
+
+__version__ = "0.14.0"

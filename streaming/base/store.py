@@ -1,0 +1,100 @@
+"""Where the files of a dataset come from and go to: one small class per kind of address."""
+
+import os
+import shutil
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote
+
+from streaming.base.files import write_file
+
+_SCHEMES = {
+    "s3": "object stores",
+    "gs": "object stores",
+    "oci": "object stores",
+    "azure": "object stores",
+    "azure-dl": "object stores",
+    "hf": "object stores",
+    "dbfs": "object stores",
+    "sftp": "object stores",
+    "alipan": "object stores",
+}
+
+
+class Store(Protocol):
+    """A folder of files somewhere, named relative to it."""
+
+    url: str
+
+    def fetch(self, name: str, out: BinaryIO, timeout: float) -> None:
+        """Writes the content of a file to ``out``; FileNotFoundError if there is none."""
+        ...
+
+    def put(self, filename: str, name: str) -> None:
+        """Stores a local file under a name."""
+        ...
+
+    def list(self) -> list[str]:
+        """Names of all files."""
+        ...
+
+
+class FolderStore:
+    """A folder of this machine, or of a network disk."""
+
+    def __init__(self, path: str) -> None:
+        self.url = self.path = path
+
+    def fetch(self, name: str, out: BinaryIO, timeout: float) -> None:
+        """Copies a file into ``out``."""
+        with open(os.path.join(self.path, name), "rb") as file:
+            shutil.copyfileobj(file, out, 1 << 20)
+
+    def put(self, filename: str, name: str) -> None:
+        """Copies a local file here, so that no half of it is ever seen."""
+        target = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(filename, "rb") as file:
+            write_file(target, file.read())
+
+    def list(self) -> list[str]:
+        """Names of all files, sub-folders included."""
+        found = []
+        for folder, _, files in os.walk(self.path):
+            found += [os.path.relpath(os.path.join(folder, name), self.path) for name in files]
+        return sorted(found)
+
+
+def scheme_of(url: str) -> str:
+    """The part before ``://`` (or ``dbfs:``), or the empty text for a path."""
+    if url.startswith("dbfs:"):
+        return "dbfs"
+    scheme, separator, _ = url.partition("://")
+    return scheme if separator else ""
+
+
+def is_remote(url: str) -> bool:
+    """Whether this is an address on another machine, rather than a path or a ``file://`` URL."""
+    return scheme_of(url) not in ("", "file")
+
+
+def open_store(url: str) -> Store:
+    """The store behind an address.
+
+    Raises:
+        ValueError: if there is no store for it.
+    """
+    scheme = scheme_of(url)
+    if scheme == "":
+        return FolderStore(url)
+    if scheme == "file":
+        return FolderStore(unquote(url.removeprefix("file://")))
+    if scheme in _SCHEMES:
+        raise ValueError(
+            f"Unsupported remote path: {url}: reading from and writing to {scheme}:// is not part "
+            "of this version. Copy the shards to a local folder with the store's own tool and pass "
+            "that folder as `local` (or as `remote`, to have it cached in `local`)."
+        )
+    raise ValueError(
+        f"Unsupported remote path: {url}: {scheme}:// is not one of "
+        f"{', '.join(f'{name}://' for name in ('file', *_SCHEMES))} and a plain path."
+    )
