@@ -140,7 +140,7 @@ def _restore(checkpoint_path: str, trust_remote_code: bool) -> Restored:
     return Restored(model, tokenizer)
 
 
-def _for_transformers(model: MPTForCausalLM) -> Any:
+def _for_transformers(model: Any) -> Any:
     """Returns transformers' own MPT with the weights of ours."""
     from transformers import MptForCausalLM
 
@@ -178,7 +178,7 @@ def _write_code(folder: Path) -> None:
 def _write(restored: Restored, folder: Path, dtype: torch.dtype, max_shard_size: str) -> bool:
     """Writes the folder, and says whether it needs the code in it to be loaded."""
     model, tokenizer, needs_code = restored.model, restored.tokenizer, False
-    if isinstance(model, MPTForCausalLM):
+    if model.config.model_type == "mpt":
         reasons = why_not_transformers(model.config)
         needs_code = bool(reasons)
         if needs_code:

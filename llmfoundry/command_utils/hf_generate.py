@@ -95,7 +95,7 @@ def _load_model(args: Namespace) -> Any:
             _set_attn_impl(config.attn_config, args.attn_impl)
         if hasattr(config, "init_device"):
             config.init_device = "cpu"
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             args.name_or_path, config=config, dtype=DTYPES[args.model_dtype], **placement, **hub
         )
     except Exception as error:
@@ -126,9 +126,7 @@ def _load_tokenizer(args: Namespace) -> Any:
         revision=args.revision,
     )
     if tokenizer.pad_token_id is None:
-        log.warning(
-            "pad_token_id is not set for the tokenizer. Using eos_token_id as pad_token_id."
-        )
+        log.warning("The tokenizer has no pad_token_id. Using its eos_token_id.")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     if args.max_seq_len is not None:
@@ -204,7 +202,8 @@ def _report(inputs: Any, tokens: torch.Tensor, latency: Latency, pad_token_id: i
     return (
         f"bs={n_rows}, input_tokens={n_input}, output_tokens={n_output}\n"
         f"total_input_tokens={sum(n_input)}, total_output_tokens={sum(n_output)}\n"
-        f"encode_latency={1000 * latency.encode:.2f}ms, gen_latency={1000 * latency.generate:.2f}ms, "
+        f"encode_latency={1000 * latency.encode:.2f}ms, "
+        f"gen_latency={1000 * latency.generate:.2f}ms, "
         f"decode_latency={1000 * latency.decode:.2f}ms, total_latency={1000 * total:.2f}ms\n"
         f"latency_per_output_token={per_token:.2f}ms/tok\n"
         f"output_tok_per_sec={1000 / max(per_token, 1e-9):.2f}tok/sec"

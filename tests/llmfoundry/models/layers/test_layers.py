@@ -12,8 +12,17 @@ from llmfoundry.models.layers.layer_builders import build_ffn, build_norm
 from llmfoundry.models.layers.norm import TritonRMSNorm
 from llmfoundry.utils.registry_utils import save_registry
 
+NORMS = [
+    "layernorm",
+    "rmsnorm",
+    "low_precision_layernorm",
+    "low_precision_rmsnorm",
+    "triton_rmsnorm",
+]
+ATTENTION = ["multihead_attention", "multiquery_attention", "grouped_query_attention"]
 
-@pytest.mark.parametrize("name", ["layernorm", "low_precision_layernorm", "rmsnorm", "low_precision_rmsnorm", "triton_rmsnorm"])  # fmt: skip
+
+@pytest.mark.parametrize("name", NORMS)
 def test_norms_equal_torch(name: str) -> None:
     norm, x = build_norm(name, 16, eps=1e-3), torch.randn(2, 3, 16)
     torch.nn.init.normal_(norm.weight)
@@ -35,9 +44,11 @@ def test_triton_rmsnorm_takes_one_number() -> None:
 
 def test_activations() -> None:
     x = torch.randn(10)
+    tanh = {"name": "gelu", "approximate": "tanh"}
+    quick = {"name": "quick_gelu"}
     torch.testing.assert_close(resolve_ffn_act_fn()(x), F.gelu(x))
-    torch.testing.assert_close(resolve_ffn_act_fn({"name": "gelu", "approximate": "tanh"})(x), F.gelu(x, approximate="tanh"))  # fmt: skip
-    torch.testing.assert_close(resolve_ffn_act_fn({"name": "quick_gelu"})(x), x * torch.sigmoid(1.702 * x))  # fmt: skip
+    torch.testing.assert_close(resolve_ffn_act_fn(tanh)(x), F.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(resolve_ffn_act_fn(quick)(x), x * torch.sigmoid(1.702 * x))
     assert resolve_ffn_hidden_size(10, 2.5) == 25
     assert resolve_ffn_hidden_size(10, 2.5, ffn_hidden_size=7) == 7
 
@@ -76,9 +87,9 @@ def test_registered_parts_are_used() -> None:
 
 
 def test_names() -> None:
-    assert set(norms.get_all()) == {"layernorm", "low_precision_layernorm", "rmsnorm", "low_precision_rmsnorm", "triton_rmsnorm"}  # fmt: skip
+    assert list(norms.get_all()) == NORMS
     assert {"mptmlp", "mptglu"} <= set(ffns.get_all())
-    assert set(attention_classes.get_all()) == {"grouped_query_attention", "multihead_attention", "multiquery_attention"}  # fmt: skip
+    assert list(attention_classes.get_all()) == ATTENTION
 
 
 @pytest.mark.parametrize(

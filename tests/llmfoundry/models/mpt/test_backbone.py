@@ -37,6 +37,12 @@ def _model(attn_config: dict[str, Any] | None = None, **kwargs: Any) -> MPTForCa
     return MPTForCausalLM(_config(attn_config, **kwargs)).eval()
 
 
+def _first_then(name: str, attn_config: dict[str, Any]) -> dict[str, Any]:
+    """Overrides all blocks but the first."""
+    order = [{"name": "default"}, {"name": name, "repeat": 2}]
+    return {"order": order, "overrides": {name: {"attn_config": attn_config}}}
+
+
 def _greedy(model: MPTForCausalLM, tokens: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(tokens, **settings, **kwargs)[:, tokens.size(1) :]
@@ -248,11 +254,10 @@ def test_padding_need_not_reach_the_ffn() -> None:
 
 @pytest.mark.filterwarnings("ignore::llmfoundry.utils.warnings.ExperimentalWarning")
 def test_layers_may_compute_keys_from_an_earlier_input() -> None:
-    overrides = {"x": {"attn_config": {"reuse_kv_x_layer_idx": -1}}}
     model = _model(
         {"rope": True, "rope_impl": "hf", "fused_qkv": False},
-        block_overrides={"order": [{"name": "default"}, {"name": "x", "repeat": 2}], "overrides": overrides},
-    )  # fmt: skip
+        block_overrides=_first_then("x", {"reuse_kv_x_layer_idx": -1}),
+    )
     tokens = torch.randint(1, 97, (2, 8))
     assert torch.equal(
         _greedy(model, tokens, use_cache=True), _greedy(model, tokens, use_cache=False)
@@ -285,17 +290,15 @@ def test_units_of_sharding_and_checkpointing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::llmfoundry.utils.warnings.ExperimentalWarning")
-@pytest.mark.parametrize("use_reentrant", [False])
-def test_checkpointed_blocks_give_the_same_gradients(use_reentrant: bool) -> None:
+def test_checkpointed_blocks_give_the_same_gradients() -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         apply_activation_checkpointing,
     )
 
-    reuse = {"r": {"attn_config": {"reuse_kv_layer_idx": -1}}}
     model = _model(
         {"rope": True, "rope_impl": "hf"},
-        block_overrides={"order": [{"name": "default"}, {"name": "r", "repeat": 2}], "overrides": reuse},
-    )  # fmt: skip
+        block_overrides=_first_then("r", {"reuse_kv_layer_idx": -1}),
+    )
     tokens = torch.randint(1, 97, (2, 8))
     model(tokens, labels=tokens).loss.backward()
     expected = [param.grad.clone() for param in model.parameters()]

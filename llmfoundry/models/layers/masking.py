@@ -1,0 +1,208 @@
+"""Who may attend to whom: decided once for a forward, for all layers.
+
+Legend: B batch, S query positions, T key positions (past and present), H heads.
+"""
+
+import torch
+
+from llmfoundry.models.layers.alibi import alibi_features, build_alibi_bias
+
+__all__ = [
+    "AttentionMasks",
+    "apply_sequence_id",
+    "attn_bias_shape",
+    "build_attn_bias",
+    "drop_trivial_mask",
+    "is_left_padded",
+]
+
+
+def is_left_padded(mask_BT: torch.Tensor) -> bool:
+    """Says whether some row begins with padding."""
+    return not bool(mask_BT[:, 0].all())
+
+
+def drop_trivial_mask(mask_BT: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns None where padding stands on the right only, so that causality hides it already.
+
+    The test waits for the device once, and saves every layer from reading a mask.
+    """
+    if mask_BT is None or torch.compiler.is_compiling():
+        return mask_BT
+    is_right_padded = mask_BT[:, 0].all() & (mask_BT[:, 1:] <= mask_BT[:, :-1]).all()
+    return None if bool(is_right_padded) else mask_BT
+
+
+class AttentionMasks:
+    """The masks of one forward, each built at its first use and shared by the layers that ask.
+
+    Args:
+        query_length: How many queries there are; they are the last ones of the keys' positions.
+        key_length: How many keys there are.
+        device: Where the masks are made.
+        key_mask_BT: False at padding.
+        sequence_id_BS: The document of each position; documents do not see each other.
+        slopes_H: ALiBi's slopes.
+    """
+
+    def __init__(
+        self,
+        query_length: int,
+        key_length: int,
+        device: torch.device,
+        key_mask_BT: torch.Tensor | None = None,
+        sequence_id_BS: torch.Tensor | None = None,
+        slopes_H: torch.Tensor | None = None,
+    ) -> None:
+        self.query_length = query_length
+        self.key_length = key_length
+        self.device = device
+        self.key_mask_BT = key_mask_BT
+        self.sequence_id_BS = sequence_id_BS
+        self.slopes_H = slopes_H
+        self._masks: dict[tuple[int, torch.dtype], torch.Tensor | None] = {}
+        self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._features: dict[tuple[float, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def is_plain_causal(self, window: int) -> bool:
+        """Says whether the mask is the lower triangle, which kernels know by themselves."""
+        return (
+            self.query_length == self.key_length
+            and self.key_mask_BT is None
+            and self.sequence_id_BS is None
+            and not self._narrows(window)
+        )
+
+    def mask(self, window: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Returns what scores are given to hide keys, ``[B or 1, 1, S, T]``; None for nothing.
+
+        It is a finite number, not minus infinity: a query that may see nothing, which is padding,
+        then sees everything alike instead of becoming NaN, which would spread.
+        """
+        key = (window if self._narrows(window) else -1, dtype)
+        if key not in self._masks:
+            allowed = self._allowed(key[0])
+            if allowed is not None:
+                hidden = torch.zeros(allowed.shape, dtype=dtype, device=self.device)
+                allowed = hidden.masked_fill(~allowed, torch.finfo(dtype).min)
+            self._masks[key] = allowed
+        return self._masks[key]
+
+    def bias(self, window: int, dtype: torch.dtype) -> torch.Tensor:
+        """Returns mask and ALiBi as one additive bias, ``[B or 1, H or 1, S, T]``."""
+        key = (window, dtype)
+        if key not in self._biases:
+            self._biases[key] = self._build_bias(window, dtype)
+        return self._biases[key]
+
+    def alibi_features(self, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns ALiBi as features of queries and keys; see ``alibi.alibi_features``."""
+        key = (scale, dtype)
+        if key not in self._features:
+            assert self.slopes_H is not None
+            self._features[key] = alibi_features(self.slopes_H, self.key_length, scale, dtype)
+        return self._features[key]
+
+    def _narrows(self, window: int) -> bool:
+        return window != -1 and window < self.key_length - 1
+
+    def _allowed(self, window: int) -> torch.Tensor | None:
+        """Returns what each query may see, ``[B or 1, 1, S, T]``; None if it is every key."""
+        if self.query_length == 1 and self.key_mask_BT is None and not self._narrows(window):
+            return None  # one query, the last: it sees all that came before
+        key_T = torch.arange(self.key_length, device=self.device)
+        query_S = key_T[self.key_length - self.query_length :]
+        distance_ST = query_S[:, None] - key_T[None, :]
+        allowed = (distance_ST >= 0)[None, None]
+        if self._narrows(window):
+            allowed = allowed & (distance_ST <= window)
+        if self.key_mask_BT is not None:
+            allowed = allowed & self.key_mask_BT[:, None, None, :]
+        if self.sequence_id_BS is not None:
+            ids = self.sequence_id_BS
+            allowed = allowed & (ids[:, None, :, None] == ids[:, None, None, :])
+        return allowed
+
+    def _build_bias(self, window: int, dtype: torch.dtype) -> torch.Tensor:
+        bias = torch.zeros(1, 1, 1, self.key_length, dtype=torch.float32, device=self.device)
+        if self.slopes_H is not None:
+            key_T = torch.arange(self.key_length, device=self.device)
+            query_S = key_T[self.key_length - self.query_length :]
+            # By distance, not by key: near the diagonal, where it matters, bf16 then holds it.
+            distance_ST = key_T[None, :] - query_S[:, None]
+            bias = distance_ST * self.slopes_H.view(1, -1, 1, 1)
+        mask = self.mask(window, dtype)
+        if mask is not None:
+            bias = bias.masked_fill(mask != 0, torch.finfo(dtype).min)
+        return bias.to(dtype)
+
+
+def attn_bias_shape(
+    attn_impl: str,
+    n_heads: int,
+    seq_len: int,
+    alibi: bool,
+    causal: bool,
+    use_sequence_id: bool,
+) -> tuple[int, int, int, int] | None:
+    """Returns the shape of the additive bias that an implementation is given; None for none.
+
+    Raises:
+        ValueError: The implementation is unknown.
+    """
+    if attn_impl == "flash":
+        return None
+    if attn_impl != "torch":
+        raise ValueError(f"{attn_impl=} is an invalid setting; use torch or flash.")
+    if alibi:
+        rows = seq_len if use_sequence_id or not causal else 1
+        return (1, n_heads, rows, seq_len)
+    if use_sequence_id:
+        return (1, 1, seq_len, seq_len)
+    return None
+
+
+def build_attn_bias(
+    attn_impl: str,
+    attn_bias: torch.Tensor,
+    n_heads: int,
+    seq_len: int,
+    causal: bool = False,
+    alibi: bool = False,
+    alibi_bias_max: int = 8,
+) -> torch.Tensor | None:
+    """Returns ``attn_bias`` with ALiBi added; None where the implementation takes no bias.
+
+    Raises:
+        ValueError: The implementation is unknown.
+    """
+    if attn_impl == "flash":
+        return None
+    if attn_impl != "torch":
+        raise ValueError(f"{attn_impl=} is an invalid setting; use torch or flash.")
+    if not alibi:
+        return attn_bias
+    return attn_bias + build_alibi_bias(
+        n_heads,
+        seq_len,
+        full=not causal,
+        alibi_bias_max=alibi_bias_max,
+        device=attn_bias.device,
+        dtype=attn_bias.dtype,
+    )
+
+
+def apply_sequence_id(
+    attn_bias: torch.Tensor, sequence_id: torch.Tensor, max_seq_len: int
+) -> torch.Tensor:
+    """Returns ``attn_bias`` with documents hidden from each other.
+
+    Raises:
+        ValueError: The sequence is longer than ``max_seq_len``.
+    """
+    seq_len = sequence_id.shape[-1]
+    if seq_len > max_seq_len:
+        raise ValueError(f"sequence_id has {seq_len} positions, but max_seq_len is {max_seq_len}.")
+    attn_bias = attn_bias[..., :seq_len, :seq_len]
+    is_other = sequence_id[:, None, :, None] != sequence_id[:, None, None, :]
+    return attn_bias.masked_fill(is_other, torch.finfo(attn_bias.dtype).min)

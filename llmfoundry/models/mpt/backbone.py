@@ -1,0 +1,425 @@
+"""The MPT without its head: embeddings, blocks, final norm.
+
+Legend: B batch, S query positions, T key positions, E model width.
+"""
+
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from llmfoundry.layers_registry import norms
+from llmfoundry.models.layers.alibi import gen_slopes
+from llmfoundry.models.layers.attention import AttentionContext, KeyValue
+from llmfoundry.models.layers.blocks import MPTBlock
+from llmfoundry.models.layers.custom_embedding import LanguageModelHead, SharedEmbedding
+from llmfoundry.models.layers.layer_builders import build_norm
+from llmfoundry.models.layers.masking import (
+    AttentionMasks,
+    attn_bias_shape,
+    drop_trivial_mask,
+    is_left_padded,
+)
+from llmfoundry.models.layers.norm import autocast_dtype
+from llmfoundry.models.layers.rotary import RotaryEmbedding, gen_rotary_embedding
+from llmfoundry.models.mpt.block_overrides import plan_blocks
+from llmfoundry.models.mpt.cache import CACHE_FIELD, Past, open_cache
+from llmfoundry.models.mpt.config import MPTConfig
+from llmfoundry.models.utils.act_ckpt import (
+    build_act_ckpt_mod_to_blocks,
+    check_mapping_blocks_overlap,
+    pass_on_block_idx,
+)
+from llmfoundry.models.utils.param_init_fns import init_own_params_
+
+__all__ = ["MPTModel", "MPTPreTrainedModel"]
+
+
+class MPTPreTrainedModel(PreTrainedModel):
+    """What MPT models share: their configuration, and how their parameters are initialised."""
+
+    config_class = MPTConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["MPTBlock"]
+    _supports_sdpa = True
+
+    def param_init_fn(self, module: torch.nn.Module) -> None:
+        """Initialises the parameters that ``module`` itself owns, as ``init_config`` says."""
+        config = self.config
+        if isinstance(module, LanguageModelHead):
+            module.reset_parameters()  # as published models: init_config is for the backbone
+            return
+        init_own_params_(module, config.init_config, config.n_layers, config.d_model)
+
+    @torch.no_grad()
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        """Initialises what transformers did not find in a checkpoint, and nothing else."""
+        own = dict(module.named_parameters(recurse=False))
+        if any(param.is_meta for param in own.values()):
+            return
+        loaded = {
+            name: param.clone()
+            for name, param in own.items()
+            if getattr(param, "_is_hf_initialized", False)
+        }
+        if own and len(loaded) == len(own):
+            return
+        self.param_init_fn(module)
+        for name, value in loaded.items():
+            own[name].copy_(value)
+
+
+class MPTModel(MPTPreTrainedModel):
+    """Turns tokens into hidden states.
+
+    Args:
+        config: The model's description. Biases go with ``no_bias``; an ``init_device`` of
+            ``mixed`` becomes cpu on local rank 0 and meta elsewhere.
+    """
+
+    def __init__(self, config: MPTConfig) -> None:
+        _settle_init_device(config)
+        super().__init__(config)
+        attn_config = config.attn_config
+        self.attn_impl = attn_config["attn_impl"]
+        self.attn_uses_sequence_id = attn_config["attn_uses_sequence_id"]
+        self.alibi = attn_config["alibi"]
+        self.alibi_bias_max = attn_config["alibi_bias_max"]
+        self.rope = attn_config["rope"]
+        self.rope_impl = attn_config["rope_impl"] if self.rope else None
+        self.learned_pos_emb = config.learned_pos_emb
+        self.embedding_fraction = config.embedding_fraction
+        self.is_causal = True
+        self.shift_labels = True
+        self.mb_args = None
+        self.attn_bias_shape = attn_bias_shape(
+            self.attn_impl,
+            config.n_heads,
+            config.max_seq_len,
+            self.alibi,
+            causal=True,
+            use_sequence_id=self.attn_uses_sequence_id,
+        )
+        if config.norm_type.lower() not in norms:
+            raise NotImplementedError(
+                f"Requested norm type ({config.norm_type}) is not implemented within this repo "
+                f"(Options: {' | '.join(norms.names())})."
+            )
+        self._build_layers(config)
+        self._set_sharding_flags()
+        if config.no_bias:
+            self._drop_biases()
+        self.post_init()
+
+    def _build_layers(self, config: MPTConfig) -> None:
+        device = config.init_device
+        self.wte = SharedEmbedding(
+            config.vocab_size,
+            config.d_model,
+            padding_idx=getattr(config, "pad_token_id", None),
+            device=device,
+        )
+        if self.learned_pos_emb:
+            self.wpe = torch.nn.Embedding(config.max_seq_len, config.d_model, device=device)
+        self.emb_drop = torch.nn.Dropout(config.emb_pdrop)
+        self.blocks = self.construct_blocks(config)
+        self.norm_f = build_norm(
+            config.norm_type.lower(), config.d_model, eps=config.norm_eps, device=device
+        )
+        self.rotary_embedding: RotaryEmbedding | None = None
+        if self.rope:
+            self.rotary_embedding = gen_rotary_embedding(
+                max_seq_len=config.max_seq_len,
+                d_model=config.d_model,
+                n_heads=config.n_heads,
+                head_dim=config.head_dim,
+                **{
+                    key: config.attn_config[key]
+                    for key in ("rope_impl", "rope_theta", "rope_dail_config", "rope_hf_config")
+                },
+            )
+        settings = [block.get("attn_config", {}) for block in self.block_args]
+        self._uses_temperature = any(
+            a["attn_temperature_tuning"]["attn_scale"] != 0.0 for a in settings
+        )
+
+    @property
+    def block_class(self) -> type[MPTBlock]:
+        """The class of the blocks."""
+        return MPTBlock
+
+    def construct_blocks(self, config: MPTConfig) -> torch.nn.ModuleList:
+        """Returns the blocks, each with its overrides and its place."""
+        plan = plan_blocks(config.to_dict())
+        self.block_args = plan.block_args
+        self.state_cache_layers = plan.state_cache_layers
+        blocks = torch.nn.ModuleList()
+        for index, block_args in enumerate(plan.block_args):
+            arguments = self.extract_block_args(block_args)
+            block: Any = self.block_class(device=config.init_device, **arguments)
+            block.block_idx, block.max_block_idx = index, config.n_layers - 1
+            pass_on_block_idx(block)
+            blocks.append(block)
+        return blocks
+
+    def extract_block_args(self, block_args: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of a block, from the configuration that holds for it."""
+        return dict(block_args)
+
+    def _set_sharding_flags(self) -> None:
+        """Marks each child, but not the list of blocks, as a unit of sharding."""
+        for child in self.children():
+            if not isinstance(child, torch.nn.ModuleList):
+                setattr(child, "_fsdp_wrap", True)  # noqa: B010  # a flag, no submodule
+
+    def _drop_biases(self) -> None:
+        for module in self.modules():
+            is_linear = isinstance(module, torch.nn.Linear)
+            if not is_linear and isinstance(getattr(module, "bias", None), torch.nn.Parameter):
+                module.register_parameter("bias", None)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """Returns the token embedding."""
+        return self.wte
+
+    def set_input_embeddings(self, value: torch.nn.Module) -> None:
+        """Replaces the token embedding."""
+        assert isinstance(value, torch.nn.Embedding)
+        self.wte = SharedEmbedding.around(value)
+
+    def get_sequence_length(self, x: torch.Tensor) -> int:
+        """Returns how many positions an input has."""
+        return x.size(1)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: torch.Tensor | None = None,
+        sequence_id: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        use_cache: bool | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        cache: Any = None,
+    ) -> BaseModelOutputWithPast:
+        """Returns the last hidden state and what else is asked for.
+
+        Args:
+            input_ids: Tokens ``[B, S]``.
+            past_key_values: The past: a transformers ``Cache``, or a tuple of keys and values for
+                each layer.
+            attention_mask: ``[B, T]``, past and present; False at padding.
+            sequence_id: The document of each position ``[B, S]``, -1 at padding.
+            return_dict: True or None.
+            output_attentions: Whether attention weights are returned.
+            output_hidden_states: Whether each block's input is returned.
+            use_cache: Whether the past is extended and returned.
+            inputs_embeds: Embeddings ``[B, S, E]`` instead of tokens.
+            position_ids: Positions ``[B, S]``; by default they count on from the past.
+            cache: Another name of ``past_key_values``.
+
+        Raises:
+            NotImplementedError: Training with left padding, or ``return_dict=False``.
+            ValueError: Inputs contradict each other.
+        """
+        self._check_inputs(input_ids, inputs_embeds, attention_mask, sequence_id, return_dict)
+        use_cache = bool(self.config.use_cache if use_cache is None else use_cache)
+        past_key_values = past_key_values if cache is None else cache
+        past = open_cache(past_key_values, use_cache, self.config.n_layers)
+        source: Any = inputs_embeds if input_ids is None else input_ids
+        seq_len = self.get_sequence_length(source)
+        assert seq_len <= self.config.max_seq_len, (
+            f"Cannot forward input with seq_len={seq_len}, this model only supports "
+            f"seq_len<={self.config.max_seq_len}"
+        )
+        mask_BT = None if attention_mask is None else attention_mask.bool()
+        key_mask_BT = drop_trivial_mask(mask_BT)
+        if self.training and key_mask_BT is not None and is_left_padded(key_mask_BT):
+            raise NotImplementedError(
+                "MPT does not support training with left padding. Pad on the right."
+            )
+        x_BSE = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self._positions(source, past.length, key_mask_BT, position_ids)
+        if self.learned_pos_emb:
+            x_BSE = x_BSE + self.wpe(positions)
+        if self.embedding_fraction != 1:
+            kept = self.embedding_fraction
+            x_BSE = x_BSE * kept + x_BSE.detach() * (1 - kept)
+        context = self._context(
+            x_BSE, past, key_mask_BT, sequence_id, positions, bool(output_attentions)
+        )
+        return self._run_blocks(
+            self.emb_drop(x_BSE), context, past, mask_BT, bool(output_hidden_states)
+        )
+
+    def _check_inputs(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        sequence_id: torch.Tensor | None,
+        return_dict: bool | None,
+    ) -> None:
+        if return_dict is False:
+            raise NotImplementedError("return_dict False is not implemented yet for MPT")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids and inputs_embeds.")
+        if self.training and self.attn_uses_sequence_id and sequence_id is None:
+            raise ValueError(
+                "sequence_id is a required argument when MPT is configured with "
+                "attn_uses_sequence_id=True and the model is in train mode."
+            )
+        if sequence_id is not None and not self.attn_uses_sequence_id:
+            _warn_sequence_id_is_ignored()
+
+    def _positions(
+        self,
+        source: torch.Tensor,
+        past_length: int,
+        key_mask_BT: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Returns positions ``[B or 1, S]``, counted from each row's first token."""
+        seq_len = self.get_sequence_length(source)
+        end = past_length + seq_len
+        if self.learned_pos_emb and end > self.config.max_seq_len:
+            raise ValueError(
+                f"Cannot forward input with past sequence length {past_length} and current "
+                f"sequence length {seq_len}, this model only supports total sequence length <= "
+                f"{self.config.max_seq_len}."
+            )
+        if position_ids is None:
+            position_ids = torch.arange(past_length, end, device=source.device)[None]
+        if key_mask_BT is None:
+            return position_ids
+        n_padding_BS = (~key_mask_BT).cumsum(dim=1)[:, -seq_len:]
+        return (position_ids - n_padding_BS).clamp(min=0)
+
+    def _context(
+        self,
+        x_BSE: torch.Tensor,
+        past: Past,
+        key_mask_BT: torch.Tensor | None,
+        sequence_id: torch.Tensor | None,
+        positions: torch.Tensor,
+        needs_weights: bool,
+    ) -> AttentionContext:
+        """Computes, once for all layers, masks, rotary tables and positions."""
+        seq_len, length, device = x_BSE.size(1), past.length + x_BSE.size(1), x_BSE.device
+        sequence_id = sequence_id if self.attn_uses_sequence_id and past.length == 0 else None
+        slopes_H = None
+        if self.alibi:
+            slopes_H = gen_slopes(
+                self.config.n_heads, self.alibi_bias_max, device=device, return_1d=True
+            )
+        masks = AttentionMasks(seq_len, length, device, key_mask_BT, sequence_id, slopes_H)
+        index_BS = torch.arange(past.length, length, device=device)[None]
+        rotary = None
+        if self.rotary_embedding is not None:
+            follows = self.rotary_embedding.follows_padding
+            rotary = self.rotary_embedding(
+                positions if follows else index_BS, length, autocast_dtype(x_BSE)
+            )
+        position_BS = None
+        if self._uses_temperature:
+            position_BS = index_BS if sequence_id is None else _index_in_document(sequence_id)
+        return AttentionContext(masks, rotary, position_BS, past.cache, needs_weights)
+
+    def _run_blocks(
+        self,
+        x_BSE: torch.Tensor,
+        context: AttentionContext,
+        past: Past,
+        mask_BT: torch.Tensor | None,
+        output_hidden_states: bool,
+    ) -> BaseModelOutputWithPast:
+        hidden_states: tuple[torch.Tensor, ...] = ()
+        attentions: tuple[Any, ...] = ()
+        key_values: dict[int, KeyValue] = {}
+        inputs: dict[int, torch.Tensor] = {}
+        kept_kv = self.state_cache_layers.get("reuse_kv_layer_idx", ())
+        kept_x = self.state_cache_layers.get("reuse_kv_x_layer_idx", ())
+        for index, block in enumerate(self.blocks):
+            if output_hidden_states:
+                hidden_states += (x_BSE,)
+            if index in kept_x:
+                inputs[index] = x_BSE
+            attn_config = self.block_args[index]["attn_config"]
+            x_BSE, weights, key_value = block(
+                x_BSE,
+                context,
+                attention_mask=mask_BT,
+                prev_layer_key_value=_kept(key_values, attn_config.get("reuse_kv_layer_idx")),
+                x_prev=_kept(inputs, attn_config.get("reuse_kv_x_layer_idx")),
+            )
+            if index in kept_kv:
+                key_values[index] = key_value
+            attentions += (weights,)
+        x_BSE = self.norm_f(x_BSE)
+        return BaseModelOutputWithPast(
+            last_hidden_state=x_BSE,
+            hidden_states=(*hidden_states, x_BSE) if output_hidden_states else None,
+            attentions=attentions if context.needs_weights else None,
+            **{CACHE_FIELD: past.handed_back()},
+        )
+
+    def fsdp_wrap_fn(self, module: torch.nn.Module) -> bool | dict[str, Any]:
+        """Says whether ``module`` is a unit of sharding, or with which settings."""
+        own_settings: Any = getattr(module, "_fsdp_kwargs_dict", None)
+        return isinstance(module, MPTBlock) if own_settings is None else own_settings
+
+    def activation_checkpointing_fn(self, module: torch.nn.Module) -> bool:
+        """Says whether ``module`` recomputes its activations in the backward pass."""
+        block_idx = getattr(module, "block_idx", None)
+        if block_idx is None:
+            return False
+        return any(
+            isinstance(module, kind) and (-1 in blocks or block_idx in blocks)
+            for kind, blocks in self._checkpointed()
+        )
+
+    def _checkpointed(self) -> Iterator[tuple[type, list[int]]]:
+        last = self.config.n_layers - 1
+        target = getattr(self.config, "activation_checkpointing_target", None)
+        mapping = build_act_ckpt_mod_to_blocks(target, MPTBlock, last)
+        check_mapping_blocks_overlap(mapping, last)
+        yield from mapping.items()
+
+
+def _settle_init_device(config: MPTConfig) -> None:
+    """Makes ``mixed`` what it means on this process."""
+    if config.init_device == "mixed":
+        is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+        config.init_device = "cpu" if is_first else "meta"
+
+
+def _kept(states: dict[int, Any], index: int | None) -> Any:
+    return None if index is None else states[index]
+
+
+def _index_in_document(sequence_id_BS: torch.Tensor) -> torch.Tensor:
+    """Returns each position's index in its document."""
+    index_S = torch.arange(sequence_id_BS.size(1), device=sequence_id_BS.device)
+    is_start_BS = torch.ones_like(sequence_id_BS, dtype=torch.bool)
+    is_start_BS[:, 1:] = sequence_id_BS[:, 1:] != sequence_id_BS[:, :-1]
+    start_BS = torch.where(is_start_BS, index_S, 0).cummax(dim=1).values
+    return index_S - start_BS
+
+
+@functools.cache
+def _warn_sequence_id_is_ignored() -> None:
+    """Warns once in a process, where a loader may give sequence ids with every batch."""
+    warnings.warn(
+        "MPT received non-None input for `sequence_id` but is configured with "
+        "attn_uses_sequence_id=False. This input will be ignored. If you want the model to use "
+        "`sequence_id`, set attn_uses_sequence_id to True.",
+        stacklevel=4,
+    )

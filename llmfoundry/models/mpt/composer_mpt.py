@@ -1,0 +1,190 @@
+"""The MPT as the trainer sees it: batches in, losses, metrics and floating-point operations out."""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from composer.core.types import Batch
+from composer.models.huggingface import HuggingFaceModel
+from llmfoundry.builders.components import build_metric
+from llmfoundry.builders.declared_keys import declares_keys
+from llmfoundry.metrics import (
+    DEFAULT_CAUSAL_LM_EVAL_METRICS,
+    DEFAULT_CAUSAL_LM_TRAIN_METRICS,
+)
+from llmfoundry.models.mpt.causal_lm import (
+    IGNORE_INDEX,
+    MPTForCausalLM,
+    mean_over_targets,
+    shift_targets,
+)
+from llmfoundry.models.mpt.config import MPTConfig
+from llmfoundry.models.mpt.config_checks import ATTENTION_KEYS, INIT_KEYS
+from llmfoundry.models.utils.mpt_param_count import mpt_get_active_params, mpt_get_total_params
+
+__all__ = ["ComposerMPTCausalLM", "compute_loss_from_logits"]
+
+LOSS_FUNCTIONS = ("fused_crossentropy", "torch_crossentropy")
+"""Both names mean the chunked loss, which needs no package and gives the same value."""
+
+
+def compute_loss_from_logits(
+    outputs: CausalLMOutputWithPast, shift_labels: bool, labels: torch.Tensor
+) -> torch.Tensor:
+    """Returns the mean cross-entropy of logits that are there already.
+
+    Args:
+        outputs: The model's outputs.
+        shift_labels: Whether labels still stand under the logits of their own token.
+        labels: Tokens, -100 where there is no target.
+    """
+    targets = shift_targets(labels) if shift_labels else labels
+    assert outputs.logits is not None
+    loss_sum = F.cross_entropy(
+        outputs.logits.flatten(0, -2).float(),
+        targets.flatten(),
+        ignore_index=IGNORE_INDEX,
+        reduction="sum",
+    )
+    return mean_over_targets(loss_sum, targets)
+
+
+KEYS_OF_PRETRAINED_CONFIG = {
+    "activation_checkpointing_target",
+    "bos_token_id",
+    "eos_token_id",
+    "fuse_norm_attn_norm",
+    "pad_token_id",
+    "verbose",
+}
+"""Keys that ``MPTConfig`` takes among its ``**kwargs``."""
+
+
+@declares_keys(
+    {
+        "": KEYS_OF_PRETRAINED_CONFIG | (set(inspect.signature(MPTConfig).parameters) - {"kwargs"}),
+        "attn_config": ATTENTION_KEYS | {"prefix_lm"},
+        "init_config": INIT_KEYS | {"verbose"},
+    }
+)
+class ComposerMPTCausalLM(HuggingFaceModel):
+    """An MPT language model for the trainer.
+
+    Training computes the loss inside ``forward``, chunk by chunk, so that the logits of all tokens
+    never exist at once. Train metrics need them; then they are computed too, without a gradient. A
+    subclass with a ``loss`` of its own gets logits with gradients instead.
+
+    Args:
+        tokenizer: Saved with checkpoints; if it has more tokens than ``vocab_size``, the embedding
+            grows.
+        use_train_metrics: Whether metrics are computed on training batches too.
+        additional_train_metrics: Names of more of them.
+        additional_eval_metrics: Names of more evaluation metrics.
+        loss_fn: ``fused_crossentropy`` or ``torch_crossentropy``; they are the same.
+        **kwargs: The arguments of ``MPTConfig``.
+
+    Raises:
+        ValueError: ``loss_fn`` is unknown.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any | None = None,
+        use_train_metrics: bool = True,
+        additional_train_metrics: list[str] | None = None,
+        additional_eval_metrics: list[str] | None = None,
+        loss_fn: str = "fused_crossentropy",
+        **kwargs: Any,
+    ) -> None:
+        if loss_fn not in LOSS_FUNCTIONS:
+            raise ValueError(
+                f"Specified loss_fn={loss_fn} not recognized. `loss_fn` must be one of "
+                f"{list(LOSS_FUNCTIONS)}."
+            )
+        train_metrics = [*DEFAULT_CAUSAL_LM_TRAIN_METRICS, *(additional_train_metrics or [])]
+        eval_metrics = [*DEFAULT_CAUSAL_LM_EVAL_METRICS, *(additional_eval_metrics or [])]
+        super().__init__(
+            model=self.model_class(self.config_class(**kwargs)),
+            tokenizer=tokenizer,
+            use_logits=True,
+            metrics=[build_metric(name, {}) for name in train_metrics] if use_train_metrics else [],
+            eval_metrics=[build_metric(name, {}) for name in eval_metrics],
+            shift_labels=True,
+            allow_embedding_resizing=True,
+        )
+        self.loss_fn = loss_fn
+        self.computes_own_loss = type(self).loss is not ComposerMPTCausalLM.loss
+
+    @property
+    def model_class(self) -> type[MPTForCausalLM]:
+        """The class of the model."""
+        return MPTForCausalLM
+
+    @property
+    def config_class(self) -> type[MPTConfig]:
+        """The class of its configuration."""
+        return MPTConfig
+
+    def forward(self, batch: Batch) -> CausalLMOutputWithPast:
+        """Returns the loss when training; logits otherwise, and where train metrics need them."""
+        keys = ("input_ids", "attention_mask", "sequence_id", "inputs_embeds", "position_ids")
+        inputs = {key: batch.get(key) for key in keys}
+        labels = batch.get("labels")
+        if not self.training or labels is None or self.computes_own_loss:
+            return self.model(**inputs)
+        return self.model(
+            **inputs, labels=labels, return_logits=bool(self.train_metrics), detach_logits=True
+        )
+
+    def loss(self, outputs: CausalLMOutputWithPast, batch: Batch) -> torch.Tensor:
+        """Returns the mean loss per target; zero where the batch has none."""
+        if outputs.loss is not None:
+            return outputs.loss
+        return compute_loss_from_logits(outputs, self.shift_labels, batch["labels"])
+
+    def get_targets(self, batch: Batch) -> torch.Tensor:
+        """Returns at each position the token that should come next, -100 for none."""
+        return shift_targets(batch["labels"])
+
+    @property
+    def num_loss_tokens(self) -> Callable[[Batch], int]:
+        """The function that counts the targets that a batch's loss is a mean over."""
+        return _count_targets
+
+    @functools.cached_property
+    def n_total_params(self) -> int:
+        """The number of parameters."""
+        return mpt_get_total_params(self)
+
+    @functools.cached_property
+    def n_active_params(self) -> int:
+        """The number of parameters that one token uses in matrix products."""
+        return mpt_get_active_params(self)
+
+    def flops_per_batch(self, batch: Batch) -> int:
+        """Returns the floating-point operations of one forward and backward pass.
+
+        Two for each parameter and token, and two for each pair of tokens and unit of width in
+        scores and in sums, both for the forward; the backward costs two forwards.
+        """
+        if self.model.config.block_overrides is not None:
+            warnings.warn(
+                "FLOPs are not counted for models with block_overrides; they show as 0.",
+                stacklevel=2,
+            )
+            return 0
+        n_rows, seq_len = batch["input_ids"].shape[:2]
+        config = self.model.config
+        params_flops = 2 * self.n_active_params * seq_len
+        attention_flops = config.n_layers * 2 * 2 * config.d_model * seq_len**2
+        return (params_flops + attention_flops) * 3 * n_rows
+
+
+def _count_targets(batch: Batch) -> int:
+    return int((batch["labels"][:, 1:] != IGNORE_INDEX).sum())

@@ -1,0 +1,13 @@
+"""Public path of the MPT models; their homes are ``backbone``, ``causal_lm``, ``composer_mpt``."""
+
+from llmfoundry.models.mpt.backbone import MPTModel, MPTPreTrainedModel
+from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
+from llmfoundry.models.mpt.composer_mpt import ComposerMPTCausalLM, compute_loss_from_logits
+
+__all__ = [
+    "ComposerMPTCausalLM",
+    "MPTForCausalLM",
+    "MPTModel",
+    "MPTPreTrainedModel",
+    "compute_loss_from_logits",
+]

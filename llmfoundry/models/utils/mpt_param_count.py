@@ -1,0 +1,18 @@
+"""How many parameters an MPT has, and how many of them one token uses."""
+
+from typing import Any
+
+__all__ = ["mpt_get_active_params", "mpt_get_total_params"]
+
+
+def mpt_get_total_params(mpt_model: Any) -> int:
+    """Returns the number of parameters; tied weights count once."""
+    return sum(param.numel() for param in mpt_model.parameters())
+
+
+def mpt_get_active_params(mpt_model: Any) -> int:
+    """Returns the parameters in a token's matrix products: all but an untied input embedding."""
+    total = mpt_get_total_params(mpt_model)
+    if not mpt_model.config.tie_word_embeddings:
+        total -= mpt_model.model.transformer.wte.weight.numel()
+    return total
