@@ -1,4 +1,4 @@
-"""Runs a test function on several gloo processes, one a rank, and brings back what each returned."""
+"""Runs a test function on several gloo processes, one a rank, and brings back their results."""
 
 import os
 import pickle
@@ -34,7 +34,7 @@ def _rank_main(
 
 
 def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-    """Runs ``fn(*args)`` on ``world_size`` gloo ranks and returns their (picklable) results in rank order.
+    """Runs ``fn(*args)`` on ``world_size`` gloo ranks; returns their (picklable) results by rank.
 
     ``fn`` must be a module-level function. An exception on any rank fails the test with that rank's
     traceback.

@@ -50,7 +50,7 @@ FLOORS = {
 
 
 def wing(module: str) -> tuple[str, str]:
-    """``composer.core.state`` -> ``('composer', 'core')``; a package's own face has the wing ``''``."""
+    """``composer.core.state`` -> ``('composer', 'core')``; a package's face has the wing ``''``."""
     parts = module.split(".")
     return parts[0], parts[1] if len(parts) > 1 else ""
 
@@ -94,7 +94,7 @@ def imports(modules: dict[str, Path]) -> dict[str, set[str]]:
 
 
 def is_shim(path: Path) -> bool:
-    """A public path that has moved: its docstring starts with 'shim' and the rest is imports and __all__."""
+    """A public path that moved: its docstring starts with "shim", the rest is imports."""
     tree = ast.parse(path.read_text())
     if not (ast.get_docstring(tree) or "").startswith("shim"):
         return False
