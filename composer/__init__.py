@@ -28,6 +28,7 @@ __all__ = [
     "metrics",
     "models",
     "optim",
+    "profiler",
     "trainer",
     "utils",
 ]
@@ -62,6 +63,7 @@ __getattr__ = handed_on(
             "metrics",
             "models",
             "optim",
+            "profiler",
             "trainer",
             "utils",
         )

@@ -20,14 +20,19 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Starts each test from the same random state and without a run name of the surroundings."""
+    """Starts each test as in a new process: random state, environment, no process group."""
     monkeypatch.delenv("RUN_NAME", raising=False)
     monkeypatch.delenv("COMPOSER_RUN_NAME", raising=False)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    environment = dict(os.environ)
     yield
     torch.use_deterministic_algorithms(False)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ class CheckpointSaver(Callback):
         if self.save_interval(state, event) and is_new:
             self._save_checkpoint(state, logger)
 
-    def _save_checkpoint(self, state: State, logger: Logger) -> None:
+    def _save_checkpoint(self, state: State, logger: Logger, move_links: bool = True) -> None:
         """Saves now: first the checkpoint, then the pointers to it, and last old ones go."""
         self.last_checkpoint_batch = state.timestamp.batch
         path = self.filename.format(state)
@@ -254,9 +254,9 @@ class CheckpointSaver(Callback):
         if written is None:
             self._unlist(path)  # it is rank 0's file
             return
-        if self.latest_filename is not None and self.num_checkpoints_to_keep != 0:
+        if move_links and self.latest_filename is not None and self.num_checkpoints_to_keep != 0:
             update_latest(written, self.latest_filename.format(state))
-        self._upload(written, state, logger)
+        self._upload(written, state, logger, move_links)
         self._delete_old_checkpoints(state)
 
     def _list(self, path: str, timestamp: Timestamp) -> None:
@@ -269,12 +269,12 @@ class CheckpointSaver(Callback):
             self.saved_checkpoints.remove(path)
         self.all_saved_checkpoints_to_timestamp.pop(path, None)
 
-    def _upload(self, path: str, state: State, logger: Logger) -> None:
+    def _upload(self, path: str, state: State, logger: Logger, move_links: bool) -> None:
         if self.remote_file_name is None:
             return
         remote_name = _without_slash(self.remote_file_name.format(state))
         pointer_name = None
-        if self.latest_remote_file_name is not None:
+        if move_links and self.latest_remote_file_name is not None:
             pointer_name = _without_slash(self.latest_remote_file_name.format(state)) + ".symlink"
         if self.remote_uploader is not None:
             self.remote_uploader.start(path, remote_name, pointer_name, self.overwrite)
@@ -303,11 +303,13 @@ class CheckpointSaver(Callback):
         if self.num_checkpoints_to_keep < 0:
             return
         while len(self.saved_checkpoints) > self.num_checkpoints_to_keep:
-            path = self.saved_checkpoints[0]
-            self._unlist(path)
-            if self.latest_filename is not None:
-                _remove_link_to(path, self.latest_filename.format(state))
-            Path(path).unlink(missing_ok=True)
+            self._delete(self.saved_checkpoints[0], state)
+
+    def _delete(self, path: str, state: State) -> None:
+        self._unlist(path)
+        if self.latest_filename is not None:
+            _remove_link_to(path, self.latest_filename.format(state))
+        Path(path).unlink(missing_ok=True)
 
 
 def _without_slash(name: Name) -> str:

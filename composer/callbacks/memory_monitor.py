@@ -1,6 +1,5 @@
 """Memory of the device, or of the process where there is no accelerator."""
 
-import math
 import warnings
 from typing import Any
 
@@ -10,18 +9,7 @@ from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.utils import dist
-
-_DEFAULT_MEMORY_KEYS = {
-    "allocated_bytes.all.current": "current_allocated_mem",
-    "active_bytes.all.current": "current_active_mem",
-    "inactive_split_bytes.all.current": "current_inactive_mem",
-    "reserved_bytes.all.current": "current_reserved_mem",
-    "allocated_bytes.all.peak": "peak_allocated_mem",
-    "active_bytes.all.peak": "peak_active_mem",
-    "inactive_split_bytes.all.peak": "peak_inactive_mem",
-    "reserved_bytes.all.peak": "peak_reserved_mem",
-    "num_alloc_retries": "alloc_retries",
-}
+from composer.utils.gpu_memory import get_cuda_memory_report, to_gigabytes
 
 _REDUCE_OPERATIONS = {"mean": "SUM", "avg": "SUM", "sum": "SUM", "min": "MIN", "max": "MAX"}
 
@@ -64,7 +52,7 @@ class MemoryMonitor(Callback):
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Logs the memory in use."""
         if _device_type(state) == "cuda":
-            report = _get_cuda_memory_report(self.memory_keys)
+            report = get_cuda_memory_report(self.memory_keys)
         else:
             report = _get_process_memory_report()
         interval = self.dist_aggregate_batch_interval
@@ -85,27 +73,13 @@ def _device_type(state: State) -> str:
     return _device(state).type
 
 
-def _get_cuda_memory_report(memory_keys: dict[str, str] | None) -> dict[str, float]:
-    statistics = torch.cuda.memory_stats()
-    report: dict[str, float] = {}
-    for key, name in (memory_keys or _DEFAULT_MEMORY_KEYS).items():
-        if key not in statistics:
-            continue
-        value = statistics[key]
-        if "bytes" in key:
-            report[name.replace("bytes", "gigabytes")] = _to_gigabytes(value)
-        else:
-            report[name] = value
-    return report
-
-
 def _get_process_memory_report() -> dict[str, float]:
     import psutil  # here, because importing it costs 10 ms that only users of this class should pay
 
     current = psutil.Process().memory_info()
     return {
-        "current_resident_mem": _to_gigabytes(current.rss),
-        "peak_resident_mem": _to_gigabytes(_get_peak_resident_bytes(current)),
+        "current_resident_mem": to_gigabytes(current.rss),
+        "peak_resident_mem": to_gigabytes(_get_peak_resident_bytes(current)),
     }
 
 
@@ -120,14 +94,6 @@ def _get_peak_resident_bytes(current: Any) -> int:
     if sys.platform != "darwin":
         peak *= 1024  # Linux counts in KiB
     return max(peak, current.rss)  # the kernel brings the peak up to date only now and then
-
-
-def _to_gigabytes(value: float) -> float:
-    """Bytes as gigabytes, rounded to five significant digits."""
-    gigabytes = value / 1e9
-    if gigabytes == 0:
-        return 0.0
-    return round(gigabytes, 4 - math.floor(math.log10(abs(gigabytes))))
 
 
 def _aggregate_over_ranks(report: dict[str, float], device: torch.device) -> dict[str, float]:

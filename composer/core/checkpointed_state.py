@@ -25,6 +25,7 @@ from composer.core.precision import Precision
 from composer.core.protocols import DescribesItself
 from composer.core.serializable import Serializable
 from composer.core.timestamp import Timestamp
+from composer.core.watched_list import WatchedList
 from composer.devices.device import Device
 from composer.utils import dist
 from composer.utils.collect_env import get_composer_env_dict
@@ -52,7 +53,7 @@ class CheckpointedState(Serializable):
     _optimizers: list[Optimizer]
     _schedulers: list[Any]
     _algorithms: list[Any]
-    _callbacks: list[Any]
+    _callbacks: WatchedList[Any]
     _train_dataloader: Iterable[Any] | None
     _precision: Precision
     _fsdp_config: FSDPConfig | None
@@ -141,7 +142,7 @@ class CheckpointedState(Serializable):
     def _get_state_metadata(self) -> dict[str, Any]:
         metadata = {
             "composer_env_info": get_composer_env_dict(),
-            "torch_version": torch.__version__,
+            "torch_version": str(torch.__version__),  # a plain string: it loads with weights_only
             "device": self.device.name,
             "precision": self._precision.value,
             "world_size": dist.get_world_size(),

@@ -116,8 +116,10 @@ class Engine:
         for algorithm_pass, index in _parse_passes(algorithm_passes):
             self.register_pass(algorithm_pass, index)
         self._debug = bool(os.environ.get("ENGINE_DEBUG"))
-        self._known_callbacks: list[Any] = []
         self._listeners: dict[Event, list[Any]] = {}
+        self._unheard: set[Event] = set()
+        self._changes_known = 0  # of state.callbacks, when listeners and unheard were found
+        self._is_closed = False
         install_handlers(leave_interrupt=is_notebook())
         self._closer = weakref.finalize(self, _close, state, logger)
 
@@ -137,10 +139,17 @@ class Engine:
         Raises:
             RuntimeError: If the engine is closed.
         """
+        state, profiler = self.state, self.state.profiler
+        if (  # most events of most runs: they must cost next to nothing
+            event in self._unheard
+            and state.callbacks.changes == self._changes_known
+            and profiler is None
+            and not state.algorithms
+        ):
+            return OrderedDict()
         event = self._checked(event)
-        profiler = self.state.profiler
         if profiler is not None and event.is_before_event:
-            self._event_marker(event).start()
+            self._mark(event)
         if event is Event.INIT:
             self._open_callbacks()
             self._run_callbacks(event)
@@ -149,27 +158,25 @@ class Engine:
             traces = self._run_algorithms(event)
             self._run_callbacks(event)
         if profiler is not None and event.is_after_event:
-            self._event_marker(event).finish()
+            self._mark(event)
         return traces
 
     def run_marker_only_event(self, event: Event | str) -> None:
         """Lets only the profiler hear of the event: nothing happened, but a span ends."""
         event = self._checked(event)
-        if self.state.profiler is None:
-            return
-        if event.is_before_event:
-            self._event_marker(event).start()
-        if event.is_after_event:
-            self._event_marker(event).finish()
+        if self.state.profiler is not None and (event.is_before_event or event.is_after_event):
+            self._mark(event)
 
     def close(self) -> None:
         """Closes every callback, once, in reverse order; errors are logged and stop nobody else."""
+        self._is_closed = True
+        self._unheard.clear()
         self._closer()
 
     def _checked(self, event: Event | str) -> Event:
-        if event.__class__ is not Event:
+        if not isinstance(event, Event):
             event = Event(event)
-        if not self._closer.alive:
+        if self._is_closed:
             raise RuntimeError(
                 f"The engine was closed and can run no more events ({event}). Make a new Trainer"
             )
@@ -181,13 +188,18 @@ class Engine:
             log.debug("[ep=%s][ba=%s][event=%s]", *_position(self.state), event)
         return event
 
-    def _event_marker(self, event: Event) -> Any:
+    def _mark(self, event: Event) -> None:
+        """Begins the profiler's span of a pair of events, or ends it."""
         assert self.state.profiler is not None
-        return self.state.profiler.marker(
+        marker = self.state.profiler.marker(
             f"event/{event.canonical_name}",
             always=event in _RECORDED_ALWAYS,
             categories=(event.value,),
         )
+        if marker.is_started:  # it is not, at the end of an epoch that was resumed midway
+            marker.finish()  # at a start: an error, or the end of training, left it open
+        if event.is_before_event:
+            marker.start()
 
     def _span(self, kind: str, plugin: object, event: Event) -> AbstractContextManager[Any]:
         """Returns the profiler's span of one plug-in at one event; nothing without a profiler."""
@@ -241,9 +253,10 @@ class Engine:
     def _listeners_of(self, event: Event) -> list[Any]:
         """Returns who answers the event, in order; found once and kept until callbacks change."""
         callbacks = self.state.callbacks
-        if callbacks != self._known_callbacks:
-            self._known_callbacks = list(callbacks)
+        if callbacks.changes != self._changes_known:
+            self._changes_known = callbacks.changes
             self._listeners.clear()
+            self._unheard.clear()
         listeners = self._listeners.get(event)
         if listeners is None:
             answering = [callback for callback in callbacks if _answers(callback, event)]
@@ -251,6 +264,8 @@ class Engine:
             others = [one for one in answering if not isinstance(one, LoggerDestination)]
             listeners = loggers + others if event is Event.INIT else others + loggers
             self._listeners[event] = listeners
+            if not (listeners or self._debug):
+                self._unheard.add(event)
         return listeners
 
     def _open_callbacks(self) -> None:

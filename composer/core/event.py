@@ -12,10 +12,6 @@ class Event(StringEnum):
     ``composer.trainer``, and drawn in the documentation.
     """
 
-    __hash__ = (
-        object.__hash__
-    )  # members are looked up at every event; Enum's own is written in Python
-
     INIT = "init"
     BEFORE_LOAD = "before_load"
     AFTER_LOAD = "after_load"

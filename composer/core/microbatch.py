@@ -135,20 +135,21 @@ def count_samples(batch: Batch) -> int:
     """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0]
-    if isinstance(batch, Mapping):
+    if isinstance(batch, (list, tuple)):
+        sizes = []
+        for part in batch:
+            for item in (part,) if isinstance(part, torch.Tensor) else ensure_tuple(part):
+                shape = getattr(item, "shape", ())
+                if len(shape) == 0:
+                    raise ValueError(_UNKNOWN_SIZE)
+                sizes.append(shape[0])
+    elif isinstance(batch, Mapping):
         sizes = [
             value.shape[0] if isinstance(value, torch.Tensor) else len(value)
             for value in batch.values()
             if isinstance(value, (torch.Tensor, list))
             and not (isinstance(value, torch.Tensor) and value.ndim == 0)
         ]
-    elif isinstance(batch, (list, tuple)):
-        sizes = []
-        for part in batch:
-            for item in ensure_tuple(part):
-                if not hasattr(item, "shape") or len(item.shape) == 0:
-                    raise ValueError(_UNKNOWN_SIZE)
-                sizes.append(item.shape[0])
     else:
         sizes = []
     if len(set(sizes)) == 1:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -44,14 +44,13 @@ def validate_precision(precision: Precision, device: Device) -> None:
         )
 
 
-@contextlib.contextmanager
 def get_precision_context(
     precision: str | Precision,
     precision_config: dict[str, Any] | None = None,
     fp8_autocast_enabled: bool = True,
     device_type: str | None = None,
-) -> Iterator[None]:
-    """Runs the block in a precision.
+) -> AbstractContextManager[Any]:
+    """Returns the context that runs a block in a precision.
 
     Args:
         precision: A `Precision` or its value.
@@ -71,27 +70,20 @@ def get_precision_context(
     if precision is Precision.FP32:
         # An autocast that somebody else switched on must not leak into fp32.
         if torch.is_autocast_enabled(device_type):
-            with torch.autocast(device_type, enabled=False):
-                yield
-        else:
-            yield
-        return
+            return torch.autocast(device_type, enabled=False)
+        return nullcontext()
     if precision is Precision.AMP_FP16:
         if device_type == "cpu":
             raise ValueError(
                 "Precision 'amp_fp16' is not supported for CPU training. Use 'amp_bf16' or 'fp32'"
             )
-        with torch.autocast(device_type, torch.float16):
-            yield
-    elif precision is Precision.AMP_BF16:
-        with torch.autocast(device_type, torch.bfloat16):
-            yield
-    else:
-        with _fp8_context(precision_config, fp8_autocast_enabled, device_type):
-            yield
+        return torch.autocast(device_type, torch.float16)
+    if precision is Precision.AMP_BF16:
+        return torch.autocast(device_type, torch.bfloat16)
+    return _fp8_context(precision_config, fp8_autocast_enabled, device_type)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _fp8_context(
     precision_config: dict[str, Any] | None, enabled: bool, device_type: str
 ) -> Iterator[None]:
@@ -105,8 +97,11 @@ def _fp8_context(
             "AMP_FP8 precision is used but current device does not support it: it needs an NVIDIA "
             "GPU of compute capability 8.9 or above. Use 'amp_bf16'"
         )
-    import transformer_engine.pytorch as te
-    from transformer_engine.common.recipe import DelayedScaling, Format
+    import transformer_engine.pytorch as te  # pyright: ignore[reportMissingImports]  # optional
+    from transformer_engine.common.recipe import (  # pyright: ignore[reportMissingImports]
+        DelayedScaling,
+        Format,
+    )
 
     settings = precision_config or {
         "fp8_format": Format.HYBRID,

@@ -117,11 +117,13 @@ class EvaluatorLike(Protocol):
     dataloader: Any
     metric_names: list[str]
     subset_num_batches: int | None
-    device_eval_microbatch_size: int | float | None
+    device_eval_microbatch_size: Any
 
 
 class MarkerLike(Protocol):
     """One named span of a profile."""
+
+    is_started: bool
 
     def start(self) -> None:
         """Begins the span."""

@@ -5,6 +5,7 @@ attributes                                               written by
 =======================================================  ==========================================
 model, optimizers, schedulers, scaler                    the trainer's assembly; algorithms at INIT
 batch, outputs, loss                                     the train step, the eval loop; algorithms
+batch_loss, step_is_skipped                              the train step; skip_step
 timestamp, previous_timestamp, eval_timestamp,           the loops, through advance_* and
 predict_timestamp, max_duration                          stop_training
 dataloader, dataloader_label, dataloader_len, evaluators the loops, through set_dataloader
@@ -37,6 +38,7 @@ from composer.core.precision import Precision
 from composer.core.protocols import AlgorithmLike, CallbackLike, EvaluatorLike, ProfilerLike
 from composer.core.time_unit import TimeUnit
 from composer.core.timestamp import Timestamp
+from composer.core.watched_list import WatchedList
 from composer.devices.device import Device
 from composer.utils import dist
 from composer.utils.batch_helpers import batch_get, batch_set
@@ -138,12 +140,15 @@ class State(CheckpointedState):
         self._optimizers = list(ensure_tuple(optimizers))
         self._schedulers: list[Any] = []
         self._algorithms: list[Any] = list(ensure_tuple(algorithms))
-        self._callbacks: list[Any] = list(ensure_tuple(callbacks))
+        self._callbacks: WatchedList[Any] = WatchedList(ensure_tuple(callbacks))
         self._evaluators: list[Any] = list(ensure_tuple(evaluators))
 
         self.batch: Any = None
         self.loss: Any = torch.Tensor()
         self.outputs: Any = torch.Tensor()
+        self.batch_loss: torch.Tensor | None = None
+        """The loss of the whole batch, at AFTER_TRAIN_BATCH; its mean over ranks is logged."""
+        self.step_is_skipped = False
         self.train_metrics: dict[str, Any] = {}
         self.eval_metrics: dict[str, dict[str, Any]] = {}
         self.train_metric_values: dict[str, Any] = {}
@@ -231,6 +236,13 @@ class State(CheckpointedState):
         else:
             self.max_duration = self.timestamp.get(duration.unit)
 
+    def skip_step(self) -> None:
+        """Leaves out the optimizer's step of this batch, and the schedulers'; the batch counts.
+
+        All ranks call it at AFTER_TRAIN_BATCH: weights, moments and schedules stay as they were.
+        """
+        self.step_is_skipped = True
+
     def advance_batch(
         self, samples: int, tokens: int, duration: datetime.timedelta | None = None
     ) -> None:
@@ -284,7 +296,7 @@ class State(CheckpointedState):
         self._algorithms[:] = algorithms
 
     @property
-    def callbacks(self) -> list[Any]:
+    def callbacks(self) -> WatchedList[Any]:
         """The callbacks and loggers, in the order in which they are called."""
         return self._callbacks
 

@@ -188,7 +188,8 @@ class Timestamp(Serializable):
         Raises:
             ValueError: If the unit is ``dur``, for which one needs `State.get_elapsed_duration`.
         """
-        unit = TimeUnit(unit)
+        if not isinstance(unit, TimeUnit):
+            unit = TimeUnit(unit)
         if unit is TimeUnit.SECOND:
             return Time(int(self.total_wct.total_seconds()), unit)
         if unit not in _COUNTER_OF_UNIT:

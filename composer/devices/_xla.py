@@ -18,7 +18,7 @@ class DeviceXLA(Device):
 
     def __init__(self) -> None:
         try:
-            import torch_xla
+            import torch_xla  # pyright: ignore[reportMissingImports]  # optional
         except ImportError as error:
             raise ImportError(
                 f"Device {self.name!r} needs torch_xla: install the torch_xla that belongs to your "

@@ -52,6 +52,8 @@ class Device(ABC):
 
 def _map_batch(batch: Any, map_fn: Callable[[Any], Any]) -> Any:
     """Applies ``map_fn`` to every leaf of a nested batch."""
+    if isinstance(batch, torch.Tensor):  # most are: told at once, it is not asked the rest
+        return map_fn(batch)
     if isinstance(batch, Mapping):
         return {key: _map_batch(value, map_fn) for key, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):

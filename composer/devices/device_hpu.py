@@ -20,7 +20,8 @@ class DeviceHPU(Device):
 
     def __init__(self) -> None:
         try:
-            import habana_frameworks.torch.hpu  # noqa: F401  # registers the device with torch
+            # registers the device with torch
+            import habana_frameworks.torch.hpu  # noqa: F401  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError(
                 "Device 'hpu' needs habana_frameworks: install Intel's Gaudi software"

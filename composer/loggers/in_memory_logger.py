@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from composer.core.logger import Logger
@@ -59,6 +60,8 @@ class InMemoryLogger(LoggerDestination):
             raise RuntimeError("InMemoryLogger was given metrics before Event.INIT.")
         timestamp = self.state.timestamp
         for name, value in metrics.items():
+            if isinstance(value, torch.Tensor):
+                value = value.detach()  # a part of a graph would not let itself be copied
             kept = value if isinstance(value, (int, float, str)) else copy.deepcopy(value)
             self.data.setdefault(name, []).append((timestamp, kept))
             self.most_recent_values[name] = kept

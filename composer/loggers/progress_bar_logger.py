@@ -15,12 +15,13 @@ from composer.utils import dist
 
 
 class ProgressBarLogger(LoggerDestination):
-    """Shows loss, learning rate, speed, MFU, memory and remaining time while a run goes on.
+    """Shows loss, learning rate, speed, MFU, waits for data, remaining time and memory of a run.
 
     On a terminal it draws bars. Elsewhere (a pipe, a file, a job's log) it writes a plain line
     every 10 to 60 seconds and at the end of each evaluation, without control characters. Only the
     first rank of a node shows anything. MFU, and speed over a window, come from SpeedMonitor;
-    without it speed is taken since the last refresh.
+    without it speed is taken since the last refresh. ``data wait`` is the share of the time since
+    the last refresh in which training waited for its next batch.
 
     Args:
         stream: ``"stdout"``, ``"stderr"`` or an open text file.
@@ -72,6 +73,14 @@ class ProgressBarLogger(LoggerDestination):
     def predict_start(self, state: State, logger: Logger) -> None:
         """Prints the configuration, once."""
         self._print_config_once()
+
+    def before_dataloader(self, state: State, logger: Logger) -> None:
+        """Starts measuring how long the next batch takes to come."""
+        self._speed.start_waiting()
+
+    def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Adds up how long it took."""
+        self._speed.stop_waiting()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Shows the state of training, if it is time to."""
@@ -127,12 +136,14 @@ class ProgressBarLogger(LoggerDestination):
 
 
 class _Speed:
-    """Tokens (or samples) a second, MFU, and the remaining time."""
+    """Tokens (or samples) a second, MFU, the share of waiting for data, and the remaining time."""
 
     def __init__(self) -> None:
         self._start_time = time.monotonic()
         self._start_done = 0
         self._seen = (0, 0, 0.0)
+        self._waits_since: float | None = None
+        self._waited_seconds: float | None = None
 
     def start(self, state: State) -> None:
         """Starts measuring, maybe in the middle of a resumed run."""
@@ -140,8 +151,18 @@ class _Speed:
         self._start_done = _train_counts(state)[0]
         self._seen = _amounts(state)
 
+    def start_waiting(self) -> None:
+        """Takes the time at which a batch was asked for."""
+        self._waits_since = time.monotonic()
+
+    def stop_waiting(self) -> None:
+        """Adds up the time until it came."""
+        if self._waits_since is not None:
+            waited = time.monotonic() - self._waits_since
+            self._waited_seconds = (self._waited_seconds or 0.0) + waited
+
     def rates(self, state: State, metrics: dict[str, Any]) -> dict[str, str]:
-        """Returns the speed, and MFU if it is measured."""
+        """Returns the speed, MFU if it is measured, and the share of waiting for data."""
         texts: dict[str, str] = {}
         samples, tokens, seconds = _amounts(state)
         past_samples, past_tokens, past_seconds = self._seen
@@ -149,13 +170,19 @@ class _Speed:
         rate = metrics.get(f"throughput/{'tokens' if tokens else 'samples'}_per_sec")
         if rate is None and seconds > past_seconds:
             rate = amount / (seconds - past_seconds)
+        wait_share = None
         if seconds > past_seconds:
+            if self._waited_seconds is not None:
+                wait_share = min(self._waited_seconds / (seconds - past_seconds), 1.0)
+                self._waited_seconds = 0.0
             self._seen = (samples, tokens, seconds)
         if rate is not None:
             texts[f"{unit}/s"] = _short_number(float(rate))
         mfu = metrics.get("throughput/device/mfu")
         if mfu is not None:
             texts["mfu"] = f"{float(mfu):.1%}"
+        if wait_share is not None:
+            texts["data wait"] = f"{wait_share:.0%}"
         return texts
 
     def remaining(self, done: int, total: int | None) -> dict[str, str]:

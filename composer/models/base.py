@@ -33,17 +33,21 @@ class ComposerModel(torch.nn.Module, abc.ABC):
         # A copy of the weights must not copy the run's log files and connections.
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        for key, value in self.__dict__.items():
+        for key, value in self._state_of_copy().items():
             vars(copied)[key] = value if key == "logger" else copy.deepcopy(value, memo)
         return copied
 
     def __copy__(self) -> ComposerModel:
         copied = type(self).__new__(type(self))
-        vars(copied).update(self.__dict__)
+        vars(copied).update(self._state_of_copy())
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "logger": None}
+        return {**self._state_of_copy(), "logger": None}
+
+    def _state_of_copy(self) -> dict[str, Any]:
+        # What model.compile() made calls this object, from wherever it is copied to.
+        return {key: self.__dict__[key] for key in self.__dict__ if key != "_compiled_call_impl"}
 
     @abc.abstractmethod
     def forward(self, batch: Batch) -> Any:

@@ -1,5 +1,6 @@
 """A gradient scaler for optimizers that run the forward and backward passes themselves."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,15 @@ from torch.amp.grad_scaler import GradScaler, OptState
 
 from composer.utils import dist
 
-__all__ = ["ClosureGradScaler"]
+__all__ = ["ClosureGradScaler", "takes_closure"]
+
+
+def takes_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Tells whether an optimizer runs the forward and backward passes itself (SAM, LBFGS)."""
+    if getattr(optimizer, "_step_supports_amp_closure", False):
+        return True
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 class ClosureGradScaler(GradScaler):

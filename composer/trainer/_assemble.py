@@ -9,7 +9,6 @@ import torch
 
 from composer._version import __version__
 from composer.callbacks.checkpoint_saver import CheckpointSaver
-from composer.core.callback import Callback
 from composer.core.data_spec import ensure_data_spec
 from composer.core.engine import Engine
 from composer.core.event import Event
@@ -23,6 +22,9 @@ from composer.distributed.compiling import compile_model
 from composer.distributed.ddp import DDPSyncStrategy, prepare_ddp_module
 from composer.loggers.console_logger import ConsoleLogger
 from composer.loggers.progress_bar_logger import ProgressBarLogger
+from composer.loggers.remote_uploader_downloader import (
+    maybe_create_remote_uploader_downloader_from_uri,
+)
 from composer.models.base import ComposerModel
 from composer.optim.decoupled_weight_decay import DecoupledSGDW
 from composer.trainer._evaluators import parse_evaluators
@@ -43,6 +45,7 @@ from composer.trainer._run_name import generate_run_name, given_run_name
 from composer.trainer._scaling import make_scaler
 from composer.trainer._schedules import compile_schedulers, scaled_duration, step_unit
 from composer.utils import dist, reproducibility
+from composer.utils.file_helpers import is_uri, parse_uri
 from composer.utils.iter_helpers import ensure_tuple
 
 log = logging.getLogger(__name__)
@@ -167,21 +170,30 @@ def _make_state(
 
 def _add_callbacks(state: State, options: TrainerOptions) -> CheckpointSaver | None:
     """Sets ``state.callbacks``: loggers, callbacks, then the saver that save_folder asks for."""
-    callbacks: list[Callback] = [
-        *_destinations(options.logging),
-        *as_list(options.logging.callbacks),
-    ]
-    profiler = options.logging.profiler
+    callbacks, profiler = as_list(options.logging.callbacks), options.logging.profiler
+    loggers = _destinations(options.logging)
+    remote_names = [getattr(callback, "remote_file_name", None) for callback in callbacks]
+    remote_names += [] if profiler is None else profiler.remote_filenames
+    state.callbacks = [*loggers, *_uploaders(remote_names, loggers), *callbacks]
     if profiler is not None:
         state.profiler = profiler
         profiler.bind_to_state(state)
-        callbacks.extend(profiler.callbacks())
-    savers = [c for c in callbacks if isinstance(c, CheckpointSaver)]
+    savers = [c for c in state.callbacks if isinstance(c, CheckpointSaver)]
     if not savers and options.checkpoint.save_folder is not None:
         savers = [_make_saver(options.checkpoint)]
-        callbacks.append(savers[0])
-    state.callbacks = callbacks
+        state.callbacks.append(savers[0])
     return savers[0] if savers else None
+
+
+def _uploaders(names: list[Any], loggers: list[LoggerDestination]) -> list[LoggerDestination]:
+    """Returns a destination for each store that addresses among the names are in, if none is."""
+    addresses = [name for name in names if isinstance(name, str) and is_uri(name)]
+    stores = {parse_uri(address)[:2]: address for address in addresses}
+    made = (
+        maybe_create_remote_uploader_downloader_from_uri(address, loggers)
+        for address in stores.values()
+    )
+    return [uploader for uploader in made if uploader is not None]
 
 
 def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
@@ -218,6 +230,7 @@ def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
 
 
 def _make_saver(options: CheckpointOptions) -> CheckpointSaver:
+    assert options.save_folder is not None
     return CheckpointSaver(
         folder=options.save_folder,
         filename=options.save_filename,
@@ -342,6 +355,7 @@ def compile_waiting_schedulers(run: Run) -> None:
     run.waiting_schedulers = None
     if schedulers:
         run.state.schedulers = compile_schedulers(schedulers, run.state, ratio)
+    assert run.state.max_duration is not None
     run.state.max_duration = scaled_duration(run.state.max_duration, ratio)
 
 

@@ -66,6 +66,7 @@ class Clock:
 
     def __init__(self, state: State):
         self.state = state
+        self.world_size = dist.get_world_size()
         self._started = time.perf_counter()
 
     def restart(self) -> None:
@@ -77,14 +78,14 @@ class Clock:
         now = time.perf_counter()
         elapsed, self._started = now - self._started, now
         named = {f"loss/train/{name}": value for name, value in losses.parts.items()}
-        if dist.get_world_size() == 1:
+        if self.world_size == 1:
             self.state.total_loss_dict = LazyLosses(named)
             return timedelta(seconds=elapsed)
         seconds = torch.tensor(elapsed if dist.get_global_rank() == 0 else 0.0)
         packed = torch.stack([self._on_device(value) for value in [*named.values(), seconds]])
         dist.all_reduce(packed, "SUM")
         *values, elapsed = packed.tolist()
-        values = [value / dist.get_world_size() for value in values]
+        values = [value / self.world_size for value in values]
         self.state.total_loss_dict = dict(zip(named, values, strict=True))
         return timedelta(seconds=elapsed)
 

@@ -4,8 +4,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from composer.utils import dist
 Number = int | float
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What a batch holds over all ranks, as loaded (before any algorithm changes it)."""
 
     samples: int
@@ -28,6 +26,8 @@ class Counts:
     targets: Number
     rank_tokens: int
     """Tokens of this rank alone."""
+    rank_targets: Number
+    """Targets of this rank alone."""
 
 
 @contextmanager
@@ -103,6 +103,8 @@ class BatchFeed:
         self.engine = engine
         self.data_spec = data_spec
         self.count_targets = count_targets
+        self.counts_samples_as_targets = count_targets == data_spec.get_num_samples_in_batch
+        self.world_size = dist.get_world_size()
         self.after_skip = after_skip
         self.exhausted = False
         """True once a rank's loader had no further batch in this epoch."""
@@ -156,10 +158,11 @@ class BatchFeed:
         if has_batch:
             samples = self.data_spec.get_num_samples_in_batch(batch)
             tokens = self.data_spec.get_num_tokens_in_batch(batch)
-            targets = self.count_targets(batch)
-        if dist.get_world_size() == 1:
+            targets = samples if self.counts_samples_as_targets else self.count_targets(batch)
+        if self.world_size == 1:
+            all_tokens = _whole(tokens)
             return (
-                Counts(_whole(samples), _whole(tokens), targets, _whole(tokens))
+                Counts(_whole(samples), all_tokens, targets, all_tokens, targets)
                 if has_batch
                 else None
             )
@@ -167,9 +170,9 @@ class BatchFeed:
         packed = self.state.device.tensor_to_device(packed)
         dist.all_reduce(packed, "SUM")
         ranks, all_samples, all_tokens, all_targets = packed.tolist()
-        if ranks < dist.get_world_size():
+        if ranks < self.world_size:
             return None
-        return Counts(_whole(all_samples), _whole(all_tokens), all_targets, int(tokens))
+        return Counts(_whole(all_samples), _whole(all_tokens), all_targets, int(tokens), targets)
 
 
 _NOTHING: Any = object()
@@ -177,6 +180,8 @@ _NOTHING: Any = object()
 
 def _whole(count: Number) -> int:
     """Returns a count summed over ranks as an int (a rank may hold a fraction of a sequence)."""
+    if isinstance(count, int):
+        return count
     whole = round(count)
     if abs(count - whole) > 1e-4:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Evaluation: one evaluator's pass over its data, those due inside training, and prediction."""
 
+import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Timestamp
+from composer.models.base import ComposerModel
 from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
 from composer.trainer._memory import is_out_of_memory
 from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
@@ -42,7 +44,7 @@ class EvalLoop:
         engine: Engine,
         logger: Logger,
         *,
-        module: torch.nn.Module,
+        module: ComposerModel,
         autocast: Callable[[], AbstractContextManager[Any]],
     ):
         self.state = state
@@ -119,9 +121,10 @@ class EvalLoop:
         set_sampler_epoch(loader, int(state.timestamp.batch))
         with own_random_state(epoch_seed(state.seed, int(state.timestamp.batch))):
             iterator = iter(loader)
-            for index in range(limit) if limit is not None else iter(int, 1):
-                del index
-                batch = next(iterator, _NOTHING)
+            for index in itertools.count():
+                # Ranks may hold different numbers of batches: all go on until none has any.
+                is_over = limit is not None and index >= limit
+                batch = _NOTHING if is_over else next(iterator, _NOTHING)
                 if not self._any_rank(batch is not _NOTHING):
                     return
                 yield batch

@@ -9,7 +9,7 @@ import torch
 class Losses:
     """Holds the loss to differentiate (``total``) and the named scalars to report (``parts``)."""
 
-    def __init__(self, total: torch.Tensor | float = 0.0, parts: dict[str, Any] | None = None):
+    def __init__(self, total: Any = 0.0, parts: dict[str, Any] | None = None):
         self.total = total
         self.parts: dict[str, Any] = parts if parts is not None else {}
 

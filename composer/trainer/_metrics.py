@@ -23,7 +23,7 @@ class TrainMetrics:
         self,
         state: State,
         logger: Logger,
-        module: torch.nn.Module,
+        module: ComposerModel,
         autocast: Callable[[], AbstractContextManager[Any]],
     ):
         self.state = state
@@ -80,7 +80,7 @@ def metrics_on_device(state: State, metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def metrics_of_evaluators(
-    model: torch.nn.Module, evaluators: Sequence[Evaluator]
+    model: ComposerModel, evaluators: Sequence[Evaluator]
 ) -> dict[str, dict[str, Any]]:
     """Gives each evaluator its own copy of the model's metrics that it asks for, by label."""
     available = model.get_metrics(is_train=False)

@@ -1,5 +1,6 @@
 """A run: what ``assemble`` built, handed from stage to stage and kept by the Trainer."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -50,11 +51,15 @@ class Run:
         """Generator states of a loaded checkpoint, until training stands where they were taken."""
         self.was_autoresumed = False
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Returns the precision context of a forward pass."""
+    def autocast(self, **settings: Any) -> Callable[[], AbstractContextManager[Any]]:
+        """Returns the function that makes the precision context of a forward pass."""
         state = self.state
-        return get_precision_context(
-            state.precision, state.precision_config, device_type=state.device._device.type
+        return partial(
+            get_precision_context,
+            state.precision,
+            state.precision_config,
+            device_type=state.device._device.type,
+            **settings,
         )
 
     def eval_loop(self) -> EvalLoop:
@@ -64,18 +69,12 @@ class Run:
             self.engine,
             self.engine.logger,
             module=self.model,
-            autocast=partial(
-                get_precision_context,
-                self.state.precision,
-                self.state.precision_config,
-                fp8_autocast_enabled=False,
-                device_type=self.state.device._device.type,
-            ),
+            autocast=self.autocast(fp8_autocast_enabled=False),
         )
 
     def predict_loop(self) -> PredictLoop:
         """Builds the prediction loop."""
-        return PredictLoop(self.state, self.engine, self.autocast)
+        return PredictLoop(self.state, self.engine, self.autocast())
 
     def train_loop(self, on_tokens: bool | None) -> TrainLoop:
         """Builds the training loop for the model and optimizer as algorithms left them."""
@@ -83,12 +82,13 @@ class Run:
         state, engine = self.state, self.engine
         count = target_counter(self.model, self.train_spec, on_tokens)
         weigher = Weigher(state, count, recount=bool(state.algorithms))
-        metrics = TrainMetrics(state, engine.logger, self.model, self.autocast)
+        autocast = self.autocast()
+        metrics = TrainMetrics(state, engine.logger, self.model, autocast)
         step = TrainStep(
             state,
             engine,
             module=self.model,
-            autocast=self.autocast,
+            autocast=autocast,
             to_device=self._to_device,
             gradient_sync=partial(_gradient_sync, state, self.ddp_sync_strategy),
             attempt=nullcontext,
@@ -116,7 +116,8 @@ class Run:
             return FixedSize(self.state, step, split)
         step.attempt = AgreedAttempt(self.state)
         step.gradient_sync = partial(ddp_no_sync, self.state)
-        return AutoSize(self.state, step, split, largest=self.train_spec.dataloader.batch_size)
+        loader: Any = self.train_spec.dataloader
+        return AutoSize(self.state, step, split, largest=loader.batch_size)
 
     def restore_rng(self) -> None:
         """Puts the generators where the loaded checkpoint had them, once."""

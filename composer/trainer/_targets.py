@@ -1,26 +1,28 @@
 """How much a micro-batch weighs: one denominator a step, over all ranks and micro-batches."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from composer.core.data_spec import DataSpec
 from composer.core.state import State
+from composer.trainer._dataloading import Counts, Number
 from composer.utils import dist
 
-Number = int | float
 
-
-@dataclass(frozen=True)
-class Weighted:
+class Weighted(NamedTuple):
     """A micro-batch with its share of the step's loss (summed, the shares average to 1)."""
 
     batch: Any
     weight: float | torch.Tensor
     is_empty: bool
     """True if the micro-batch has no target: its loss, a mean over nothing, counts as zero."""
+
+    def share_of(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the loss times the weight; a whole batch's loss without another operation."""
+        is_whole = isinstance(self.weight, float) and self.weight == 1.0
+        return loss if is_whole else loss * self.weight
 
 
 def target_counter(
@@ -47,22 +49,26 @@ class Weigher:
 
     Args:
         count: counts the targets of a (micro-)batch on the host.
-        recount: whether algorithms may have changed the batch since the loader's counts were summed
-            over the
-            ranks, so that the sum must be taken again (one small all-reduce that stays on the
-            device).
+        recount: whether algorithms may have changed the batch since it was loaded and counted, so
+            that its targets, and their sum over the ranks, must be counted again (one small
+            all-reduce that stays on the device).
     """
 
     def __init__(self, state: State, count: Callable[[Any], Number], recount: bool):
         self.state = state
         self.count = count
-        self.recount = recount and dist.get_world_size() > 1
-        self.targets_over_ranks: Number = 0
-        """Targets of the current batch over all ranks, as counted when it was loaded."""
+        self.recount = recount
+        self.world_size = dist.get_world_size()
+        self.loaded: Counts | None = None
+        """What the current batch held when it was loaded."""
 
     def weigh(self, microbatches: Sequence[Any]) -> list[Weighted]:
         """Returns the micro-batches that have targets (or one without), with their weights."""
-        counts = [self.count(microbatch) for microbatch in microbatches]
+        assert self.loaded is not None
+        if len(microbatches) == 1 and not self.recount:
+            counts = [self.loaded.rank_targets]
+        else:
+            counts = [self.count(microbatch) for microbatch in microbatches]
         denominator = self._denominator(sum(counts))
         pairs = [pair for pair in zip(microbatches, counts, strict=True) if pair[1] > 0]
         if not pairs:  # the backward pass must run on every rank, or the others wait for it
@@ -70,11 +76,11 @@ class Weigher:
         return [Weighted(batch, count / denominator, is_empty=False) for batch, count in pairs]
 
     def _denominator(self, local: Number) -> Any:
-        world_size = dist.get_world_size()
-        if world_size == 1:
+        if self.world_size == 1:
             return local
         if not self.recount:
-            return self.targets_over_ranks / world_size
+            assert self.loaded is not None
+            return self.loaded.targets / self.world_size
         total = self.state.device.tensor_to_device(torch.tensor(float(local)))
         dist.all_reduce(total, "SUM")
-        return total / world_size
+        return total / self.world_size

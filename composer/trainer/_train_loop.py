@@ -73,6 +73,7 @@ class TrainLoop:
         self.evals.run_due(Event.FIT_END)
 
     def _is_done(self) -> bool:
+        assert self.state.max_duration is not None
         return self.state.timestamp >= self.state.max_duration
 
     def _run_epoch(self) -> None:
@@ -100,6 +101,7 @@ class TrainLoop:
     def _refuse_endless_nothing(self) -> None:
         """Raises if epochs without a batch would follow each other for ever."""
         state = self.state
+        assert state.max_duration is not None
         if int(state.timestamp.batch_in_epoch) or state.max_duration.unit is TimeUnit.EPOCH:
             return
         raise ValueError(
@@ -113,7 +115,7 @@ class TrainLoop:
         """Trains on one batch and fires, in order, every event between two loader reads."""
         fire, state = self.engine.run_event, self.state
         state.batch = batch
-        self.weigher.targets_over_ranks = counts.targets
+        self.weigher.loaded = counts
         fire(Event.AFTER_DATALOADER)
         fire(Event.BATCH_START)
         self._log_batch_time(counts)
@@ -138,6 +140,7 @@ class TrainLoop:
     def _skip_batch(self) -> None:
         """Passes over a batch without a single target: a mean over nothing has no gradient."""
         self._skipped_batches += 1
+        self.state.step_is_skipped = False  # of the batch before; the schedule goes on
         if self._skipped_batches == 1:
             warnings.warn(
                 f"batch {int(self.state.timestamp.batch)} has no target to train on (every label "
@@ -174,7 +177,8 @@ class TrainLoop:
         self.engine.run_event(Event.ITERATION_CHECKPOINT)
 
     def _step_schedulers(self, unit: TimeUnit) -> None:
-        if unit is self.schedule_unit:
+        is_skipped = unit is TimeUnit.BATCH and self.state.step_is_skipped
+        if unit is self.schedule_unit and not is_skipped:
             schedulers: Sequence[LRScheduler] = self.state.schedulers
             for scheduler in schedulers:
                 scheduler.step()

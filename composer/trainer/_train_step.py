@@ -1,6 +1,5 @@
 """The mathematics of one optimizer step: micro-batches in, gradients, new weights, losses out."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,18 +9,14 @@ import torch
 from composer.core.engine import Engine
 from composer.core.event import Event
 from composer.core.state import State
+from composer.models.base import ComposerModel
+from composer.optim.grad_scaler import takes_closure
 from composer.trainer._losses import Losses, named_losses
 from composer.trainer._metrics import TrainMetrics
 from composer.trainer._scaling import NoScaling
 from composer.trainer._targets import Weigher, Weighted
 
-
-def takes_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Tells whether an optimizer runs the forward and backward passes itself (SAM, LBFGS)."""
-    if getattr(optimizer, "_step_supports_amp_closure", False):
-        return True
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+_NOTHING = torch.Tensor()
 
 
 class TrainStep:
@@ -41,7 +36,7 @@ class TrainStep:
         state: State,
         engine: Engine,
         *,
-        module: torch.nn.Module,
+        module: ComposerModel,
         autocast: Callable[[], AbstractContextManager[Any]],
         to_device: Callable[[Any], Any],
         gradient_sync: Callable[[bool], AbstractContextManager[Any]],
@@ -64,12 +59,16 @@ class TrainStep:
         self.optimizer_takes_closure = any(takes_closure(o) for o in state.optimizers)
 
     def run(self, microbatches: Sequence[Any]) -> Losses:
-        """Accumulates gradients over the micro-batches, then steps the optimizer."""
+        """Accumulates gradients over the micro-batches; steps the optimizer unless told not to.
+
+        The scale of fp16 is updated all the same: it must shrink where gradients overflowed.
+        """
         if self.optimizer_takes_closure:
             return self._step_with_closure(microbatches)
         losses = self._accumulate(microbatches)
-        for optimizer in self.state.optimizers:
-            self.scaling.step(optimizer)
+        if not self.state.step_is_skipped:
+            for optimizer in self.state.optimizers:
+                self.scaling.step(optimizer)
         self.scaling.update()
         return losses
 
@@ -78,6 +77,12 @@ class TrainStep:
 
         def closure(**_: Any) -> torch.Tensor | float:
             passes.append(self._accumulate(microbatches))
+            if self.state.step_is_skipped:
+                raise RuntimeError(
+                    "a step of an optimizer that runs the forward and backward passes itself "
+                    "(SAM, LBFGS) cannot be left out: it has begun to move the weights. Let it "
+                    "raise an error instead, or use another optimizer."
+                )
             return passes[-1].parts["total"]
 
         for optimizer in self.state.optimizers:
@@ -87,6 +92,7 @@ class TrainStep:
 
     def _accumulate(self, microbatches: Sequence[Any]) -> Losses:
         whole = self.state.batch
+        self.state.step_is_skipped = False
         self.engine.run_event(Event.BEFORE_TRAIN_BATCH)
         for optimizer in self.state.optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -97,6 +103,7 @@ class TrainStep:
             for index, item in enumerate(weighted):
                 self._microbatch(item, index == len(weighted) - 1, losses)
         self.state.batch = whole
+        self.state.batch_loss = losses.parts["total"]
         self.scaling.unscale()
         self.engine.run_event(Event.AFTER_TRAIN_BATCH)
         return losses
@@ -104,6 +111,7 @@ class TrainStep:
     def _microbatch(self, item: Weighted, is_last: bool, losses: Losses) -> None:
         fire, state = self.engine.run_event, self.state
         state.batch = self.to_device(item.batch)  # algorithms may replace it at any event below
+        state.outputs = state.loss = _NOTHING  # or the last ones take memory beside the next
         seen_by_metrics = self.metrics.keep(state.batch)
         with self.gradient_sync(is_last):
             fire(Event.BEFORE_FORWARD)
@@ -117,7 +125,7 @@ class TrainStep:
             fire(Event.BEFORE_BACKWARD)
             named = named_losses(state.loss)
             total = torch.nan_to_num(named.total) if item.is_empty else named.total
-            self.scaling.scale(total * item.weight).backward(create_graph=self.create_graph)
+            self.scaling.scale(item.share_of(total)).backward(create_graph=self.create_graph)
             fire(Event.AFTER_BACKWARD)
         if item.is_empty:
             named.parts = {name: torch.nan_to_num(part) for name, part in named.parts.items()}

@@ -48,7 +48,9 @@ from composer.trainer._run_name import generate_run_name
 from composer.trainer._scaling import make_scaler
 from composer.utils import dist
 from composer.utils.auto_log_hparams import extract_hparams
+from composer.utils.inference import ExportFormat, Transform, export_with_logger
 from composer.utils.iter_helpers import ensure_tuple
+from composer.utils.object_store.object_store import ObjectStore
 
 __all__ = ["Trainer"]
 
@@ -530,6 +532,45 @@ class Trainer:
                 "Trainer."
             )
         self._run.saver._save_checkpoint(self.state, self.logger)
+
+    def export_for_inference(
+        self,
+        save_format: str | ExportFormat,
+        save_path: str,
+        save_object_store: ObjectStore | None = None,
+        sample_input: Any = None,
+        transforms: Transform | Sequence[Transform] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+    ) -> None:
+        """Writes the model in a form that runs without this program.
+
+        Args:
+            save_format: ``"torch_export"``, ``"onnx"``, or ``"torchscript"``, which is deprecated.
+            save_path: a path, an address, or the name where a store or a logger uploads it to.
+            save_object_store: a store to save to.
+            sample_input: what the model is called with, as ``(batch, {})``; by default the last
+                batch of the run.
+            transforms: functions that change the copy that is exported.
+            input_names: names for the inputs.
+            output_names: names for the outputs.
+
+        Raises:
+            ValueError: if the model is sharded, or there is no sample and no batch.
+        """
+        if sample_input is None and self.state.batch is not None:
+            sample_input = (self.state.batch, {})
+        export_with_logger(
+            model=self._run.model,
+            save_format=save_format,
+            save_path=save_path,
+            logger=self.logger,
+            save_object_store=save_object_store,
+            sample_input=sample_input,
+            transforms=transforms,
+            input_names=input_names,
+            output_names=output_names,
+        )
 
     def close(self) -> None:
         """Closes callbacks and loggers and waits for the other ranks; events then are an error."""

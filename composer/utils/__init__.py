@@ -21,8 +21,11 @@ __all__ = [
     "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE",
     "FORMAT_NAME_WITH_DIST_TABLE",
     "KNOWN_COMPRESSORS",
+    "MLFLOW_EXPERIMENT_ID_FORMAT_KEY",
+    "MLFLOW_RUN_ID_FORMAT_KEY",
     "STR_TO_DTYPE",
     "CliCompressor",
+    "ExportFormat",
     "FSDP2Config",
     "FSDPConfig",
     "IteratorFileStream",
@@ -32,8 +35,11 @@ __all__ = [
     "ParallelismConfig",
     "ParallelismType",
     "PartialFilePath",
+    "RemoteFilesExistingCheckStatus",
+    "RemoteUploader",
     "StringEnum",
     "TPConfig",
+    "Transform",
     "VersionedDeprecationWarning",
     "add_vision_dataset_transform",
     "batch_get",
@@ -49,6 +55,8 @@ __all__ = [
     "ensure_folder_has_no_conflicting_files",
     "ensure_folder_is_empty",
     "ensure_tuple",
+    "export_for_inference",
+    "export_with_logger",
     "extract_hparams",
     "extract_path_from_symlink",
     "format_name_with_dist",
@@ -70,10 +78,12 @@ __all__ = [
     "load_checkpoint",
     "map_collection",
     "maybe_create_object_store_from_uri",
+    "maybe_create_remote_uploader_downloader_from_uri",
     "model_eval_mode",
     "parse_uri",
     "partial_format",
     "print_env",
+    "quantize_dynamic",
     "retry",
     "safe_torch_load",
     "save_checkpoint",
@@ -89,6 +99,9 @@ _COLLECT_ENV = "composer.utils.collect_env"
 _OBJECT_STORE = "composer.utils.object_store.object_store"
 _NAMING = "composer.checkpoint.naming"
 _DEVICES = "composer.devices.factory"
+_INFERENCE = "composer.utils.inference"
+_MLFLOW = "composer.loggers.mlflow_logger"
+_UPLOADER = "composer.utils.remote_uploader"
 
 __getattr__ = handed_on(
     {
@@ -102,12 +115,18 @@ __getattr__ = handed_on(
         "model_eval_mode": _MISC,
         "partial_format": _MISC,
         "CliCompressor": _COMPRESSION,
+        "ExportFormat": _INFERENCE,
         "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE": _FILE_NAMES,
         "FORMAT_NAME_WITH_DIST_TABLE": _FILE_NAMES,
         "KNOWN_COMPRESSORS": _COMPRESSION,
+        "MLFLOW_EXPERIMENT_ID_FORMAT_KEY": _MLFLOW,
+        "MLFLOW_RUN_ID_FORMAT_KEY": _MLFLOW,
         "ObjectStore": _OBJECT_STORE,
         "ObjectStoreTransientError": _OBJECT_STORE,
         "PartialFilePath": _NAMING,
+        "RemoteFilesExistingCheckStatus": _UPLOADER,
+        "RemoteUploader": _UPLOADER,
+        "Transform": _INFERENCE,
         "build_remote_backend": "composer.utils.object_store.utils",
         "configure_excepthook": _COLLECT_ENV,
         "create_interval_scheduler": "composer.core.intervals",
@@ -116,6 +135,8 @@ __getattr__ = handed_on(
         "enable_env_report": _COLLECT_ENV,
         "ensure_folder_has_no_conflicting_files": _FILE_NAMES,
         "ensure_folder_is_empty": _FILE_NAMES,
+        "export_for_inference": _INFERENCE,
+        "export_with_logger": _INFERENCE,
         "extract_path_from_symlink": _FILE_HELPERS,
         "format_name_with_dist": _FILE_NAMES,
         "format_name_with_dist_and_time": _FILE_NAMES,
@@ -130,8 +151,12 @@ __getattr__ = handed_on(
         "is_xla_installed": _DEVICES,
         "load_checkpoint": "composer.checkpoint.load",
         "maybe_create_object_store_from_uri": _FILE_HELPERS,
+        "maybe_create_remote_uploader_downloader_from_uri": (
+            "composer.loggers.remote_uploader_downloader"
+        ),
         "parse_uri": _FILE_HELPERS,
         "print_env": _COLLECT_ENV,
+        "quantize_dynamic": _INFERENCE,
         "safe_torch_load": "composer.checkpoint.monolithic",
         "save_checkpoint": "composer.checkpoint.save",
         "validate_credentials": _FILE_HELPERS,

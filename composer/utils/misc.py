@@ -184,7 +184,7 @@ def add_vision_dataset_transform(
         is_tensor_transform: Whether ``transform`` takes tensors and goes after ``ToTensor``.
     """
     try:
-        from torchvision import transforms
+        from torchvision import transforms  # pyright: ignore[reportMissingImports]  # optional
     except ImportError as error:
         raise MissingConditionalImportError("vision", "torchvision") from error
     present = getattr(dataset, "transform", None)

@@ -17,7 +17,7 @@ class StringEnum(Enum):
         ValueError: If a member's name is not upper case or its value not lower case.
     """
 
-    __hash__ = Enum.__hash__
+    __hash__ = object.__hash__  # each member is one object, and Enum's own is written in Python
 
     def __init__(self, *args: object) -> None:
         if self.name != self.name.upper():

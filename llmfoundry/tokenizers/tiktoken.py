@@ -4,6 +4,7 @@ The file needs nothing of this package, because a saved tokenizer takes a copy o
 """
 
 import functools
+import importlib
 from typing import Any
 
 from transformers import PreTrainedTokenizer
@@ -48,14 +49,14 @@ def _encoding(model_name: str | None, encoding_name: str | None) -> Any:
             f"model_name={model_name!r}, encoding_name={encoding_name!r}."
         )
     try:
-        import tiktoken
+        package: Any = importlib.import_module("tiktoken")  # as a statement it looks like this file
     except ImportError as error:
         raise ImportError(
             "You need the package tiktoken for this tokenizer: pip install llmfoundry[openai]"
         ) from error
     if model_name is not None:
-        return tiktoken.encoding_for_model(model_name)
-    return tiktoken.get_encoding(encoding_name)
+        return package.encoding_for_model(model_name)
+    return package.get_encoding(encoding_name)
 
 
 class TiktokenTokenizerWrapper(PreTrainedTokenizer):
@@ -184,12 +185,12 @@ class TiktokenTokenizerWrapper(PreTrainedTokenizer):
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
         """Puts the start and the end token around each sequence, as far as they are asked for."""
-        before = [self.bos_token_id] if self.add_bos_token else []
-        after = [self.eos_token_id] if self.add_eos_token else []
+        before: list[Any] = [self.bos_token_id] if self.add_bos_token else []
+        after: list[Any] = [self.eos_token_id] if self.add_eos_token else []
         first = before + token_ids_0 + after
         return first if token_ids_1 is None else first + before + token_ids_1 + after
 
-    def save_vocabulary(
+    def save_vocabulary(  # pyright: ignore[reportIncompatibleMethodOverride]  # no files
         self, save_directory: str, filename_prefix: str | None = None
     ) -> tuple[str | None, str | None]:
         """Saves nothing: the vocabulary is tiktoken's own."""

@@ -20,7 +20,19 @@ import tomllib  # pyright: ignore[reportMissingImports]  # from 3.11 on, as the 
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
-EXTRAS = ("dev",)
+EXTRAS = (
+    "dev",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+    "comet_ml",
+    "slack",
+    "trackio",
+    "onnx",
+    "openai",
+    "vision",
+)
+"""What the tests use; the extra `gpu` serves no test on a CPU."""
 TORCH = "2.13.0"
 LEFT_OUT = re.compile(r"^(pip|wheel|llmfoundry|triton|nvidia-.*|cuda-.*)$")
 

@@ -1,8 +1,6 @@
 """Gradient clipping: one total norm over all shards, clamped elements, or adaptive per unit."""
 
-from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -10,6 +8,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.utils.gradients import as_sharded, total_norm
 
 CLIPPING_TYPES = ("norm", "value", "adaptive")
 
@@ -40,6 +39,8 @@ class GradientClipping(Algorithm):
             )
         self.clipping_type = clipping_type
         self.clipping_threshold = clipping_threshold
+        self.gradient_norm: torch.Tensor | None = None
+        """The total norm before the last clipping, if it was by norm."""
 
     def __repr__(self) -> str:
         return (
@@ -53,7 +54,7 @@ class GradientClipping(Algorithm):
 
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
         """Clips the gradients of the model in place."""
-        apply_gradient_clipping(
+        self.gradient_norm = apply_gradient_clipping(
             state.model, self.clipping_type, self.clipping_threshold, state.fsdp_enabled
         )
         return None
@@ -64,8 +65,8 @@ def apply_gradient_clipping(
     clipping_type: str,
     clipping_threshold: float,
     fsdp_enabled: bool = False,
-) -> None:
-    """Clips the gradients of ``model`` in place.
+) -> torch.Tensor | None:
+    """Clips the gradients of ``model`` in place; returns their total norm if it clips by norm.
 
     Args:
         model: A module, or its parameters.
@@ -81,12 +82,13 @@ def apply_gradient_clipping(
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else model
     with_grad = [parameter for parameter in parameters if parameter.grad is not None]
     if clipping_type == "norm":
-        _clip_total_norm(with_grad, clipping_threshold)
-    elif clipping_type == "value":
+        return _clip_total_norm(with_grad, clipping_threshold)
+    if clipping_type == "value":
         for gradient in _gradients(with_grad):
             _local_part(gradient).clamp_(-clipping_threshold, clipping_threshold)
     else:
         _apply_agc(with_grad, clipping_threshold)
+    return None
 
 
 def _check_clipping_type(clipping_type: str) -> None:
@@ -100,43 +102,24 @@ def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _as_sharded(tensor: torch.Tensor) -> Any:
-    """The tensor if it is a DTensor, else None; importing DTensor to ask would cost 0.5 s."""
-    return tensor if hasattr(tensor, "device_mesh") else None
-
-
 def _local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's shard of a sharded tensor (it shares memory), or the tensor itself."""
-    sharded = _as_sharded(tensor)
+    sharded = as_sharded(tensor)
     return tensor if sharded is None else sharded.to_local()
 
 
-def _clip_total_norm(parameters: list[torch.Tensor], max_norm: float) -> None:
+def _clip_total_norm(parameters: list[torch.Tensor], max_norm: float) -> torch.Tensor | None:
     gradients = _gradients(parameters)
     if not gradients:
-        return
-    if all(_as_sharded(gradient) is None for gradient in gradients):
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        return
-    total_norm = _total_norm(gradients)
-    coefficient = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
+        return None
+    if all(as_sharded(gradient) is None for gradient in gradients):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    norm = total_norm(gradients)
+    coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         local = _local_part(gradient)
         local.mul_(coefficient.to(local.device))
-
-
-def _total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The L2 norm over whole gradients; shards are summed over their own mesh, once a mesh."""
-    # Tensors of different meshes cannot meet in one operation, so each mesh is reduced by itself.
-    by_mesh: dict[object, list[torch.Tensor]] = defaultdict(list)
-    for gradient in gradients:
-        by_mesh[getattr(_as_sharded(gradient), "device_mesh", None)].append(gradient)
-    norms = []
-    for group in by_mesh.values():
-        norm = torch.nn.utils.get_total_norm(group)
-        sharded = _as_sharded(norm)
-        norms.append(norm if sharded is None else sharded.full_tensor())
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return norm
 
 
 def _apply_agc(parameters: Iterable[torch.Tensor], clipping_threshold: float) -> None:
@@ -163,7 +146,7 @@ def _unitwise_norm(tensor: torch.Tensor) -> torch.Tensor:
     """The L2 norm of each unit (output row or channel); of the whole tensor if it is a vector."""
     dims = tuple(range(1, tensor.ndim)) if tensor.ndim > 1 else tuple(range(tensor.ndim))
     norm = torch.linalg.vector_norm(tensor, dim=dims or None, keepdim=True)
-    sharded = _as_sharded(norm)
+    sharded = as_sharded(norm)
     if sharded is None or not any(placement.is_partial() for placement in sharded.placements):
         return norm
     from torch.distributed.tensor import Replicate

@@ -1,9 +1,7 @@
 import math
 
 import pytest
-import torch
 
-from composer.callbacks import memory_monitor as module
 from composer.callbacks.memory_monitor import MemoryMonitor, reduce_value
 from composer.loggers.in_memory_logger import InMemoryLogger
 from tests.composer.plugins import HandRun
@@ -22,22 +20,6 @@ def test_on_a_cpu_it_logs_the_process():
     assert all(0.01 < now <= most < 1000 for now, most in zip(current, peak))
     aggregated = [stamp.batch.value for stamp, _ in memory.data["memory/current_resident_mem_max"]]
     assert aggregated == [0, 2]
-
-
-def test_cuda_statistics_in_gigabytes(monkeypatch):
-    statistics = {"allocated_bytes.all.current": 1_234_567_890, "num_alloc_retries": 2}
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: statistics)
-    assert module._get_cuda_memory_report(None) == {
-        "current_allocated_mem": 1.2346,
-        "alloc_retries": 2,
-    }
-    keys = {"allocated_bytes.all.current": "alloc_bytes", "missing": "nothing"}
-    assert module._get_cuda_memory_report(keys) == {"alloc_gigabytes": 1.2346}
-
-
-def test_rounding():
-    assert module._to_gigabytes(0) == 0.0
-    assert module._to_gigabytes(123_456) == 0.00012346
 
 
 def test_reduce_value_alone():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import timeit
 import weakref
 from unittest.mock import MagicMock
 
@@ -188,6 +189,24 @@ def test_callbacks_may_come_and_go(make, news):
     assert [name for name, _ in news] == ["a", "a", "b", "b"]
 
 
+def test_an_event_that_was_unheard_is_heard_by_who_comes_later(make, news):
+    engine = make(callbacks=[Callback()])
+    engine.run_event(Event.FIT_START)
+    engine.run_event("fit_start")
+    assert news == []
+    engine.state.callbacks[0] = Watcher("callback", news)
+    engine.run_event(Event.FIT_START)
+    engine.state.callbacks.clear()
+    engine.run_event(Event.FIT_START)
+    engine.state.algorithms.append(Change("algorithm", news))
+    engine.run_event(Event.FIT_START)
+    assert [name for name, _ in news] == ["callback", "algorithm"]
+    engine.state.algorithms.clear()
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.run_event(Event.FIT_START)
+
+
 def test_methods_of_one_object_count(make):
     class Plain(Callback):
         pass
@@ -280,11 +299,14 @@ def test_the_profiler_gets_spans(make, news):
     class Marker:
         def __init__(self, name):
             self.name = name
+            self.is_started = False
 
         def start(self):
+            self.is_started = True
             spans.append(f"start {self.name}")
 
         def finish(self):
+            self.is_started = False
             spans.append(f"finish {self.name}")
 
         def __enter__(self):
@@ -295,7 +317,11 @@ def test_the_profiler_gets_spans(make, news):
 
     engine = make(callbacks=[Watcher("a", news)], algorithms=[Change("b", news)])
     engine.state.profiler = MagicMock()
-    engine.state.profiler.marker.side_effect = lambda name, **settings: Marker(name)
+    markers = {}
+    engine.state.profiler.marker.side_effect = lambda name, **settings: markers.setdefault(
+        name, Marker(name)
+    )
+    engine.run_event(Event.AFTER_FORWARD)  # without a start: passed over
     engine.run_event(Event.BEFORE_FORWARD)
     engine.run_event(Event.AFTER_FORWARD)
     engine.run_marker_only_event(Event.BEFORE_DATALOADER)
@@ -309,6 +335,10 @@ def test_the_profiler_gets_spans(make, news):
     assert "start algorithm/Change/event/before_forward" in spans
     assert "finish callback/Watcher/event/after_forward" in spans
     assert ("a", "after_dataloader") not in news
+    spans.clear()
+    engine.run_marker_only_event(Event.BEFORE_FORWARD)
+    engine.run_marker_only_event(Event.BEFORE_FORWARD)  # an error left it open
+    assert spans == [f"{what} event/forward" for what in ("start", "finish", "start")]
     engine.state.profiler = None
     engine.run_marker_only_event(Event.AFTER_DATALOADER)
 
@@ -395,9 +425,7 @@ def test_everybody_is_closed_however_the_process_ends(how, code):
 
 
 def test_an_unheard_event_is_cheap(make):
-    engine = make(callbacks=[Callback() for _ in range(10)])
+    engine = make(callbacks=[Callback() for _ in range(1000)])
     engine.run_event(Event.BEFORE_FORWARD)
-    start = time.perf_counter()
-    for _ in range(1000):
-        engine.run_event(Event.BEFORE_FORWARD)
-    assert (time.perf_counter() - start) / 1000 < 100e-6
+    runs = timeit.repeat(lambda: engine.run_event(Event.BEFORE_FORWARD), number=100, repeat=20)
+    assert min(runs) / 100 < 4e-6  # it does not look at each of the callbacks again

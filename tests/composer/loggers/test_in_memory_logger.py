@@ -30,6 +30,10 @@ def test_values_do_not_change_afterwards():
     run.logger.log_metrics({"x": value})
     value += 1
     assert memory.most_recent_values["x"].item() == 0
+    weight = torch.ones(2, requires_grad=True)
+    run.logger.log_metrics({"part of a graph": weight.sum()})
+    assert memory.most_recent_values["part of a graph"] == 2
+    assert not memory.most_recent_values["part of a graph"].requires_grad
     run.close()
 
 

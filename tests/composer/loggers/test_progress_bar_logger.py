@@ -3,6 +3,7 @@ import io
 import pytest
 
 from composer.callbacks.speed_monitor import SpeedMonitor
+from composer.core.event import Event
 from composer.loggers import progress_bar_logger as module
 from composer.loggers._progress_display import BarDisplay, LineDisplay
 from composer.loggers.file_logger import FileLogger
@@ -54,6 +55,21 @@ def test_plain_lines_without_a_terminal(every_batch):
         "eval 2/2 ba (100%)  m 0.5000",
         "eval 2/2 ba (100%)  m 0.2500",
     ]
+
+
+@pytest.mark.parametrize(("slept", "shown"), [(0.0, "0%"), (0.25, "50%"), (2.0, "100%")])
+def test_the_share_of_waiting_for_data(every_batch, monkeypatch, slept, shown):
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    run = HandRun(ProgressBarLogger(stream), max_duration="3ba", batch_seconds=0.5).loaded()
+    run.engine.run_event(Event.FIT_START)
+    for batch in run.loader:
+        run.engine.run_event(Event.BEFORE_DATALOADER)
+        now[0] += slept
+        run.train_batch(batch)  # fires AFTER_DATALOADER
+    run.close()
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("train")]
+    assert [line.split("data wait ")[1].split()[0] for line in lines] == [shown] * 3
 
 
 def test_lines_are_rare():

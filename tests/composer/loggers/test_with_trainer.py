@@ -53,7 +53,12 @@ def test_the_default_progress_on_a_pipe_has_no_control_characters(capfd):
     run(eval_dataloader=loader(16), progress_bar=True)
     text = capfd.readouterr().err
     assert not any(ord(character) < 32 and character != "\n" for character in text)
-    assert re.search(r"^train 10/10 ba \(100%\)  epoch 2/2  loss \d", text, re.MULTILINE)
+    assert re.search(
+        r"^train 10/10 ba \(100%\)  epoch 2/2  loss \d\S+  lr 0.1  sp/s \S+  data wait \d+%  "
+        r"eta 0:00:00  mem ",
+        text,
+        re.MULTILINE,
+    )
     assert len(re.findall(r"^eval 2/2 ba \(100%\)  CrossEntropy \d", text, re.MULTILINE)) == 2
     assert sys.stderr.write("") == 0
 

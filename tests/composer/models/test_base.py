@@ -50,6 +50,14 @@ def test_the_logger_is_shared_by_copies_and_never_pickled():
     torch.testing.assert_close(loaded.state_dict(), model.state_dict())
 
 
+def test_copies_of_a_compiled_model_run_their_own_weights():
+    model = Doubling()
+    model.compile(backend="eager")
+    for copied in (copy.deepcopy(model), copy.copy(model)):
+        assert copied._compiled_call_impl is None
+    assert model._compiled_call_impl is not None
+
+
 def test_shared_parts_stay_shared_in_a_deep_copy():
     model = Doubling()
     model.same = model.layer
