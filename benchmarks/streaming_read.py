@@ -47,8 +47,9 @@ def main() -> None:
             tokens = arguments.rows * TOKENS_PER_ROW
             results[name] = tokens / seconds
             print(
-                f"{name:45s} {tokens / seconds / 1e6:8.1f} Mtok/s {tokens * 4 / seconds / 1e6:8.0f}"
-                f" MB/s {seconds / arguments.rows * 1e6:7.2f} us a row"
+                f"{name:45s} {tokens / seconds / 1e6:8.1f} Mtok/s "
+                f"{tokens * 4 / seconds / 1e6:8.0f} MB/s {seconds / arguments.rows * 1e6:7.2f} us "
+                "a row"
             )
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(results) + "\n", encoding="utf-8")

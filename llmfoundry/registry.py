@@ -158,8 +158,8 @@ dataset_replication_validators = _registry(
 
 collators = _registry(
     "collators",
-    "Makers of batches: (dataloader_cfg, tokenizer, dataset_batch_size) -> (collator, samples of "
-    "a batch).",
+    "Makers of batches: (dataloader_cfg, tokenizer, dataset_batch_size) -> (collator, samples of a "
+    "batch).",
     text_collator="llmfoundry.data.utils:get_text_collator",
 )
 

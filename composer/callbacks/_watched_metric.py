@@ -53,7 +53,7 @@ def get_metric_value(state: State, dataloader_label: str, monitor: str) -> torch
         metrics = state.train_metrics or {}
     if monitor not in metrics:
         raise ValueError(
-            f"Couldn't find the metric {monitor!r} with the dataloader label "
-            f"{dataloader_label!r}; this label has: {', '.join(metrics) or 'no metrics'}."
+            f"Couldn't find the metric {monitor!r} with the dataloader label {dataloader_label!r}; "
+            f"this label has: {', '.join(metrics) or 'no metrics'}."
         )
     return torch.as_tensor(metrics[monitor].compute()).detach().cpu()

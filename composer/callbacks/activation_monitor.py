@@ -23,9 +23,9 @@ class ActivationMonitor(Callback):
 
     The keys are ``activations/<statistic>/<module>_input.<i>`` and ``..._output.<i>``, where a
     module's output that is one tensor is taken apart along its first axis, and nested sequences add
-    ``_<j>`` to the module's name. Statistics: ``l2_norm``, ``average``, ``kurtosis`` and ``max``
-    of the last axis, averaged over the others. All come to the host at once, after the forward
-    pass; a compiled model runs that pass uncompiled, because hooks are not heard in compiled code.
+    ``_<j>`` to the module's name. Statistics: ``l2_norm``, ``average``, ``kurtosis`` and ``max`` of
+    the last axis, averaged over the others. All come to the host at once, after the forward pass; a
+    compiled model runs that pass uncompiled, because hooks are not heard in compiled code.
 
     Args:
         interval: How often, in batches or epochs; a number counts batches.

@@ -53,8 +53,8 @@ class CheckpointSaver(Callback):
             nothing.
         latest_filename: The name of the link to the newest checkpoint; None makes no link.
         latest_remote_file_name: The same for the store: a text file of this name and ``.symlink``.
-        save_interval: How often: a time string, a number of epochs, or a function
-            ``(state, event) -> bool``. The end of training saves too.
+        save_interval: How often: a time string, a number of epochs, or a function ``(state, event)
+            -> bool``. The end of training saves too.
         overwrite: Allow a folder with later checkpoints of another run, and replace files.
         num_checkpoints_to_keep: How many local checkpoints to keep; -1 keeps all, 0 deletes each as
             soon as it is handed to the upload. Copies in a store are kept.

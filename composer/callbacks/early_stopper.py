@@ -21,9 +21,9 @@ from composer.core.timestamp import Timestamp
 class EarlyStopper(Callback):
     """Stops training when a metric has not improved for longer than ``patience``.
 
-    The metric is looked at whenever its dataloader ends: after each evaluation, or after each
-    epoch (and batch, if ``patience`` counts batches) for a training metric. The best value and its
-    time are kept in checkpoints.
+    The metric is looked at whenever its dataloader ends: after each evaluation, or after each epoch
+    (and batch, if ``patience`` counts batches) for a training metric. The best value and its time
+    are kept in checkpoints.
 
     Args:
         monitor: The metric's name.

@@ -109,10 +109,8 @@ def explain_refusal(path: str, error: pickle.UnpicklingError) -> CheckpointConte
     name = next(group for group in match.groups() if group)
     return CheckpointContentError(
         f"{path} was not loaded: it names {name!r} (global not in allowlist), which reading it "
-        f"would import or call, "
-        "and only tensors, plain containers, numpy arrays and time spans may stand in a "
-        "checkpoint. If you "
-        "know where the file comes from and need that object, import it in your program and "
-        "call torch.serialization.add_safe_globals([it]) before loading; if not, do not load the "
-        "file.",
+        "would import or call, and only tensors, plain containers, numpy arrays and time spans may "
+        "stand in a checkpoint. If you know where the file comes from and need that object, import "
+        "it in your program and call torch.serialization.add_safe_globals([it]) before loading; if "
+        "not, do not load the file.",
     )

@@ -2,8 +2,7 @@
 
 A file is written under another name in the same folder, synced to the disk, and renamed; a rename
 within a folder is atomic. The folder is synced too, because a rename that the disk does not know
-yet
-is lost with the power.
+yet is lost with the power.
 """
 
 import contextlib
@@ -140,8 +139,7 @@ def update_latest(
     if os.path.lexists(latest) and not latest.is_symlink():
         raise FileExistsError(
             f"{latest} is not a link, so it is not replaced by one that points at "
-            f"{checkpoint_path}. "
-            "Move it away, or choose another save_latest_filename.",
+            f"{checkpoint_path}. Move it away, or choose another save_latest_filename.",
         )
     latest.parent.mkdir(parents=True, exist_ok=True)
     aside = _aside(latest)

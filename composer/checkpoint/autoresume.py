@@ -116,7 +116,7 @@ def find_autoresume_checkpoint(
     if blind:
         raise RuntimeError(
             f"Autoresume found {path} on rank 0, but ranks {blind} cannot see it. Put save_folder "
-            f"on a file "
-            "system that all nodes share, or copy the file to the same path on every node.",
+            "on a file system that all nodes share, or copy the file to the same path on every "
+            "node.",
         )
     return path

@@ -43,15 +43,13 @@ def load_checkpoint(
 
     Args:
         path: A local path, a web address, an object store's address, or with ``object_store`` a
-            name
-            in it. ``{run_name}`` is filled in, and ranks as rank 0 would.
+            name in it. ``{run_name}`` is filled in, and ranks as rank 0 would.
         state: Takes what is loaded.
         logger: The run's Logger, for algorithms that change the model.
         object_store: A store, or a logger destination that can download.
         load_weights_only: Load the weights and nothing else.
         strict_model_weights: Whether weights too few or too many are an error (both are listed) or
-            a
-            warning. Not strict if ``ignore_keys`` took weights out.
+            a warning. Not strict if ``ignore_keys`` took weights out.
         progress_bar: Show the progress of a download.
         ignore_keys: What not to load: globs of ``/``-joined paths, or a function that changes the
             content in place.
@@ -90,8 +88,7 @@ def _check_agreement(state: State, path: str) -> None:
     if len(set(batches)) > 1:
         raise RuntimeError(
             f"Timestamp mismatch error: after loading {path}, the ranks stand at batches "
-            f"{batches}. "
-            "Give all ranks the same checkpoint.",
+            f"{batches}. Give all ranks the same checkpoint.",
         )
 
 

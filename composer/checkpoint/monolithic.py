@@ -58,8 +58,7 @@ def _warn_of_unreadable(state_dict: dict[str, Any]) -> None:
         )
         warnings.warn(
             f"The checkpoint holds {len(refused)} thing(s) that loading it will refuse: {named}. "
-            f"Return plain "
-            "values from state_dict(), leave them out with save_ignore_keys, or call "
+            "Return plain values from state_dict(), leave them out with save_ignore_keys, or call "
             "torch.serialization.add_safe_globals with these classes in the programs that save and "
             "load.",
             stacklevel=3,
@@ -177,8 +176,8 @@ def _ensure_valid(path: str) -> None:
     validate = getattr(importlib.import_module(module_name), function_name)
     if not validate(path, None):
         raise ValueError(
-            f"CHECKPOINT_VALIDATION_FUNCTION={name} says that {path} is not valid; "
-            "load another checkpoint, or unset the variable.",
+            f"CHECKPOINT_VALIDATION_FUNCTION={name} says that {path} is not valid; load another "
+            "checkpoint, or unset the variable.",
         )
 
 
@@ -186,8 +185,7 @@ def is_whole(path: str | os.PathLike[str]) -> bool:
     """Tells, by reading a few bytes, whether a checkpoint file was cut short.
 
     What this program writes is whole by construction; files of other writers, or copied by hand,
-    may
-    not be. A compressed file says nothing cheaply and counts as whole unless it is empty.
+    may not be. A compressed file says nothing cheaply and counts as whole unless it is empty.
     """
     path = str(path)
     try:

@@ -83,16 +83,14 @@ def _missing_ones(
             except (TypeError, ValueError) as error:
                 warnings.warn(
                     f"required_on_load algorithm {name} was enabled when the checkpoint was saved, "
-                    f"but it cannot be "
-                    f"built again from {text!r}: {error}. If the weights do not fit, pass it in "
-                    f"algorithms=[...].",
+                    f"but it cannot be built again from {text!r}: {error}. If the weights do not "
+                    "fit, pass it in algorithms=[...].",
                     stacklevel=4,
                 )
         elif text != present[name]:
             warnings.warn(
                 f"required_on_load algorithm {text} was enabled when the checkpoint was saved, but "
-                f"this run has "
-                f"{present[name]}, which may change the model in another way.",
+                f"this run has {present[name]}, which may change the model in another way.",
                 stacklevel=4,
             )
     return missing
@@ -113,10 +111,8 @@ def _check_order(
     if early:
         raise ValueError(
             f"The checkpoint needs {', '.join(early)}, which must run before algorithms that this "
-            f"run has "
-            "already applied to the model. Pass all of them in algorithms=[...], or leave them out "
-            "with "
-            "load_exclude_algorithms.",
+            "run has already applied to the model. Pass all of them in algorithms=[...], or leave "
+            "them out with load_exclude_algorithms.",
         )
 
 
@@ -149,8 +145,8 @@ def apply_required_algorithms(
     for algorithm in missing:
         warnings.warn(
             f"Automatically adding required_on_load algorithm {algorithm}, which was enabled when "
-            f"the checkpoint "
-            "was saved and changes the model. Leave it out with load_exclude_algorithms.",
+            "the checkpoint was saved and changes the model. Leave it out with "
+            "load_exclude_algorithms.",
             stacklevel=3,
         )
         state.algorithms.append(algorithm)
@@ -160,7 +156,6 @@ def apply_required_algorithms(
         except Exception as error:
             raise ValueError(
                 f"required_on_load algorithm {algorithm} of the checkpoint could not be applied to "
-                f"this model: {error}. "
-                "Give the run the model of the checkpoint, or leave it out with "
-                "load_exclude_algorithms.",
+                f"this model: {error}. Give the run the model of the checkpoint, or leave it out "
+                "with load_exclude_algorithms.",
             ) from error

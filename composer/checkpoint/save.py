@@ -29,8 +29,7 @@ def save_checkpoint(
     Args:
         state: The run's State.
         filename: The path, with placeholders of ``FORMAT_NAME_WITH_DIST_AND_TIME_TABLE``. Its
-            ending
-            says the form: ``.pt``, ``.pt.<compressor>`` or a tarball.
+            ending says the form: ``.pt``, ``.pt.<compressor>`` or a tarball.
         weights_only: Save the weights and the model's metadata only.
         ignore_keys: What to leave out: globs of ``/``-joined paths, or a function that changes the
             content in place.
@@ -40,8 +39,8 @@ def save_checkpoint(
     """
     if state.fsdp_sharded_state_dict_enabled:
         raise ValueError(
-            "state_dict_type='sharded' asks for a folder of shards, and this writes one file: "
-            "set state_dict_type: full in parallelism_config['fsdp'] or ['fsdp2'].",
+            "state_dict_type='sharded' asks for a folder of shards, and this writes one file: set "
+            "state_dict_type: full in parallelism_config['fsdp'] or ['fsdp2'].",
         )
     content = weights_state(state) if weights_only else full_state(state)
     apply_ignore_keys(content, ignore_keys)

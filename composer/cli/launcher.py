@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     log_help = (
         "file for the {} of each process but local rank 0, which has the terminal; may use "
-        "{{rank}}, {{local_rank}}, {{world_size}}, {{local_world_size}}, {{node_rank}} "
-        "(default: a temporary file, shown if the process fails)"
+        "{{rank}}, {{local_rank}}, {{world_size}}, {{local_world_size}}, {{node_rank}} (default: a "
+        "temporary file, shown if the process fails)"
     )
     add("--stdout", help=log_help.format("output"))
     add("--stderr", help=log_help.format("error output"))
@@ -119,7 +119,7 @@ def _resolve_nodes(
             if value:
                 raise ValueError(
                     f"--{name} {value} needs --world_size above nproc; one node has number and "
-                    f"rank 0"
+                    "rank 0"
                 )
         return world_size, 0
     if nproc is None:
@@ -141,7 +141,7 @@ def _resolve_nodes(
         if base_rank % nproc:
             raise ValueError(
                 f"--base_rank {base_rank} must be a multiple of --nproc {nproc}, or give "
-                f"--node_rank"
+                "--node_rank"
             )
         node_rank = base_rank // nproc
     if base_rank is not None and base_rank != node_rank * nproc:
@@ -187,7 +187,7 @@ def parse_args(argv: Sequence[str] | None = None) -> LaunchOptions:
     ):
         raise ValueError(
             f"--world_size {world_size} on several nodes needs --master_addr and --master_port of "
-            f"node 0"
+            "node 0"
         )
     return LaunchOptions(
         program=tuple(program),

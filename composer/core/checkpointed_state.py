@@ -227,9 +227,8 @@ class CheckpointedState(Serializable):
         )
         if missing or unexpected:
             warnings.warn(
-                "The checkpoint does not fit the model. "
-                f"Not in the checkpoint, left as they were: {_listed(missing)}. "
-                f"Not in the model, left out: {_listed(unexpected)}",
+                "The checkpoint does not fit the model. Not in the checkpoint, left as they were: "
+                f"{_listed(missing)}. Not in the model, left out: {_listed(unexpected)}",
                 category=UserWarning,
                 stacklevel=2,
             )
@@ -268,8 +267,8 @@ class CheckpointedState(Serializable):
     ) -> None:
         """Takes back everything that `state_dict` returned.
 
-        Attributes that the checkpoint lacks stay as they are, callbacks and schedulers that it
-        does not know are warned about, and those that only it knows are left out.
+        Attributes that the checkpoint lacks stay as they are, callbacks and schedulers that it does
+        not know are warned about, and those that only it knows are left out.
 
         Args:
             state: What `state_dict` returned, here or in an older release.

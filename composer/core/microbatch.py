@@ -48,9 +48,9 @@ def default_split_batch(batch: Batch, microbatch_size: int | float) -> Sequence[
 def _warn_if_short(length: int, microbatch_size: int, kind: str) -> None:
     if length < microbatch_size:
         warnings.warn(
-            f"Cannot split {kind} of length {length} into batches of size {microbatch_size}. "
-            "As it is smaller, no splitting will be done. This may happen on the last batch of a "
-            "dataset if it is a smaller size than the microbatch size.",
+            f"Cannot split {kind} of length {length} into batches of size {microbatch_size}. As it "
+            "is smaller, no splitting will be done. This may happen on the last batch of a dataset "
+            "if it is a smaller size than the microbatch size.",
             stacklevel=4,
         )
 
@@ -120,7 +120,7 @@ def _split_parts(batch: Sequence[Any], microbatch_size: int) -> Sequence[Any]:
     lengths = {len(parts) for parts in split}
     if len(lengths) > 1:
         raise ValueError(
-            f"The parts of the batch split into different numbers of micro-batches: "
+            "The parts of the batch split into different numbers of micro-batches: "
             f"{[len(parts) for parts in split]}; all must have the same number of samples"
         )
     return list(zip(*split, strict=True))

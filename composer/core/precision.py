@@ -39,8 +39,8 @@ def validate_precision(precision: Precision, device: Device) -> None:
     """
     if device.name == "cpu" and precision in _NAMES_OF_CUDA_ONLY:
         raise ValueError(
-            f"Precision {precision.value!r} is not supported for CPU training. "
-            "Use 'amp_bf16' or 'fp32' on the CPU, or train on a GPU"
+            f"Precision {precision.value!r} is not supported for CPU training. Use 'amp_bf16' or "
+            "'fp32' on the CPU, or train on a GPU"
         )
 
 

@@ -53,8 +53,8 @@ class MLFlowLogger(ServiceLogger):
             ``my-mlflow-experiment``. MLFLOW_EXPERIMENT_ID names one by its id.
         run_name: The run's name there; by default the name of the run.
         tags: The run's tags.
-        tracking_uri: The server or store; by default MLflow's own choice (MLFLOW_TRACKING_URI),
-            or Databricks if DATABRICKS_TOKEN is set.
+        tracking_uri: The server or store; by default MLflow's own choice (MLFLOW_TRACKING_URI), or
+            Databricks if DATABRICKS_TOKEN is set.
         rank_zero_only: Log of rank 0 only; otherwise each rank has a run of its own.
         flush_interval: Send metrics every so many steps, too, however little time has passed.
         model_registry_prefix: What stands in front of the names of registered models.
@@ -65,11 +65,11 @@ class MLFlowLogger(ServiceLogger):
         ignore_metrics: Which metrics not to log: shell patterns.
         ignore_hyperparameters: Which hyperparameters not to log: shell patterns.
         run_group: Kept as the tag ``run_group``, to find runs that belong together.
-        resume: Go on with the newest MLflow run of the experiment that has the tag ``run_name``
-            of this run, if there is one. Steps that it already has are not sent again.
+        resume: Go on with the newest MLflow run of the experiment that has the tag ``run_name`` of
+            this run, if there is one. Steps that it already has are not sent again.
         logging_buffer_seconds: For how long metrics are gathered before they are sent.
-        log_duplicated_metric_every_n_steps: A metric that does not change is logged once in so
-            many steps.
+        log_duplicated_metric_every_n_steps: A metric that does not change is logged once in so many
+            steps.
     """
 
     def __init__(

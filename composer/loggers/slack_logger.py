@@ -24,8 +24,8 @@ _MAX_BLOCKS = 50  # Slack refuses messages with more
 class SlackLogger(ServiceLogger):
     """Posts the newest metrics, hyperparameters and traces to a Slack channel now and then.
 
-    Rank 0 posts, from a thread. While a message is on its way the next one gathers, so that a
-    Slack that limits or fails slows nothing down; what cannot be posted is logged and dropped.
+    Rank 0 posts, from a thread. While a message is on its way the next one gathers, so that a Slack
+    that limits or fails slows nothing down; what cannot be posted is logged and dropped.
 
     Args:
         include_keys: What to post: regular expressions that match from the start of a name. Empty

@@ -24,8 +24,8 @@ class TrackioLogger(ResumingServiceLogger):
         project: The project.
         name: The run's name there; by default the name of the run.
         group: The group.
-        space_id: A Hugging Face Space; by default everything stays on this machine
-            (``trackio show --project <project>``).
+        space_id: A Hugging Face Space; by default everything stays on this machine (``trackio show
+            --project <project>``).
         rank_zero_only: Log of rank 0 only; otherwise each rank has a run of its own.
         init_kwargs: More arguments of ``trackio.init``.
     """

@@ -70,8 +70,8 @@ def soft_cross_entropy(
         raise ValueError(f"reduction={reduction!r} is not one of 'none', 'mean' and 'sum'.")
     if ignore_index != -100:
         warnings.warn(
-            "ignore_index is not supported for class probabilities; rows without probability "
-            "are ignored.",
+            "ignore_index is not supported for class probabilities; rows without probability are "
+            "ignored.",
             stacklevel=2,
         )
     log_probabilities = F.log_softmax(input, dim=1)

@@ -31,7 +31,7 @@ def _logits(output: Any) -> torch.Tensor:
     if isinstance(output, torch.Tensor):
         return output
     raise TypeError(
-        f"A metric needs logits: a Tensor, or a Mapping with the key 'logits', but got "
+        "A metric needs logits: a Tensor, or a Mapping with the key 'logits', but got "
         f"{type(output).__name__}."
     )
 

@@ -56,8 +56,8 @@ class HuggingFaceModel(ComposerModel):
         use_logits: Hands the logits to metrics, not the whole output.
         metrics: Metrics of the training batches.
         eval_metrics: Metrics of the evaluation, by default copies of ``metrics``.
-        shift_labels: Moves the labels one place to the left for metrics, as a causal language
-            model needs it; by default it is found out whether the model is one.
+        shift_labels: Moves the labels one place to the left for metrics, as a causal language model
+            needs it; by default it is found out whether the model is one.
         allow_embedding_resizing: Enlarges the embeddings if the tokenizer has more entries than the
             model's vocabulary; otherwise that is an error.
         peft_config: Adapter settings; not supported yet.

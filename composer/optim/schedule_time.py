@@ -44,8 +44,8 @@ def _batches_per_epoch(state: State, time: Time) -> int:
     if state.dataloader_len is None:
         raise RuntimeError(
             f"The schedule time {time} is in epochs, or in a share of a duration in epochs, but "
-            "the dataloader has no length; give the schedule in batches, samples or tokens, or "
-            "set train_subset_num_batches."
+            "the dataloader has no length; give the schedule in batches, samples or tokens, or set "
+            "train_subset_num_batches."
         )
     return int(state.dataloader_len)
 

@@ -35,10 +35,8 @@ def own_random_state(seed: int) -> Iterator[None]:
     """Runs a block on random generators seeded for it alone; the run's own generators do not move.
 
     Creating a loader's iterator draws from the global generators: the shuffling of an epoch would
-    depend on every
-    number drawn before it, and a resumed run could not repeat it. Seeded by (run, epoch), the order
-    of an epoch is
-    the same whenever it is asked for.
+    depend on every number drawn before it, and a resumed run could not repeat it. Seeded by (run,
+    epoch), the order of an epoch is the same whenever it is asked for.
     """
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)

@@ -210,8 +210,8 @@ def _duplicate_of_rank(data_spec: DataSpec) -> int:
     """Returns after how many samples a rank's last one is a sampler's repetition; -1 for never.
 
     A DistributedSampler that drops nothing repeats samples until all ranks hold equally many; the
-    repetitions are
-    the last sample of the last ranks. Counting them would weigh those samples twice.
+    repetitions are the last sample of the last ranks. Counting them would weigh those samples
+    twice.
     """
     sampler = getattr(data_spec.dataloader, "sampler", None)
     if not isinstance(sampler, torch.utils.data.DistributedSampler) or sampler.drop_last:

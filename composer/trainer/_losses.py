@@ -24,8 +24,8 @@ def named_losses(loss: Any) -> Losses:
     """Turns what ``model.loss`` returned into a scalar total and its named parts.
 
     A tensor is averaged. A sequence is the sum of the averages of its entries, named ``loss0``,
-    ``loss1``, ...
-    when there are several. A mapping is the sum of its averages, unless it names its own ``total``.
+    ``loss1``, ... when there are several. A mapping is the sum of its averages, unless it names its
+    own ``total``.
 
     Raises:
         TypeError: for any other kind of value.

@@ -31,8 +31,7 @@ def target_counter(
     """Returns the function that counts what a batch's loss is a mean over.
 
     Tokens with a label if ``on_tokens`` is true, or if it is None and the model says how many
-    targets a batch
-    has (``num_loss_tokens``); otherwise samples.
+    targets a batch has (``num_loss_tokens``); otherwise samples.
     """
     count_tokens = getattr(model, "num_loss_tokens", None)
     if on_tokens is False:

@@ -79,9 +79,9 @@ class TrainStep:
             passes.append(self._accumulate(microbatches))
             if self.state.step_is_skipped:
                 raise RuntimeError(
-                    "a step of an optimizer that runs the forward and backward passes itself "
-                    "(SAM, LBFGS) cannot be left out: it has begun to move the weights. Let it "
-                    "raise an error instead, or use another optimizer."
+                    "a step of an optimizer that runs the forward and backward passes itself (SAM, "
+                    "LBFGS) cannot be left out: it has begun to move the weights. Let it raise an "
+                    "error instead, or use another optimizer."
                 )
             return passes[-1].parts["total"]
 

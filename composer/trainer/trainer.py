@@ -65,8 +65,7 @@ class Trainer:
     """Trains, evaluates and predicts with any ComposerModel.
 
     Durations and intervals are Time, strings (``"2ep"``, ``"500ba"``, ``"1e9tok"``) or ints of
-    epochs. All arguments
-    are keywords.
+    epochs. All arguments are keywords.
 
     Args:
         model: the ComposerModel to train.
@@ -102,8 +101,7 @@ class Trainer:
             are an error.
         load_progress_bar: whether to show the progress of a download.
         load_ignore_keys: globs of checkpoint entries to leave out (``state/model/head.*``), or a
-            function that
-            removes them from the dict.
+            function that removes them from the dict.
         load_exclude_algorithms: names of algorithms in the checkpoint that must not be re-applied.
         save_folder: where to save checkpoints; None saves none.
         save_filename: the name of a checkpoint, with placeholders.
@@ -115,19 +113,17 @@ class Trainer:
         save_num_checkpoints_to_keep: deletes the oldest beyond so many; -1 keeps all.
         save_metrics: whether the state of metrics is saved.
         autoresume: continues from the newest complete checkpoint of this run, if there is one; a
-            run that is
-            already finished says so and trains no further.
+            run that is already finished says so and trains no further.
         parallelism_config: how to shard the model; not available in this version.
         device: ``"cpu"``, ``"gpu"``, ``"mps"``, ... or a Device; by default a GPU if there is one.
         precision: ``"fp32"``, ``"amp_bf16"``, ``"amp_fp16"``, ``"amp_fp8"``; by default amp_fp16 on
             a GPU, else fp32.
         precision_config: the recipe of fp8.
         device_train_microbatch_size: how many samples pass through the model at a time; by default
-            the loader's batch
-            size. It changes memory use only, never the update.
+            the loader's batch size. It changes memory use only, never the update.
         accumulate_train_batch_on_tokens: whether micro-batches and ranks weigh by the tokens that
-            have a target
-            (true) or by samples (false); by default by tokens if the model says how many it has.
+            have a target (true) or by samples (false); by default by tokens if the model says how
+            many it has.
         seed: seeds all random generators; by default taken from the clock.
         deterministic_mode: whether torch must refuse operations whose results vary.
         dist_timeout: seconds until a collective gives up.

@@ -9,8 +9,8 @@ from typing import Any
 def extract_hparams(locals_dict: dict[str, Any]) -> dict[str, Any]:
     """Returns what can be logged of a constructor's ``locals()``.
 
-    Names that start with ``_``, ``self`` and classes are left out; an object with
-    ``local_hparams`` is expanded into them; any other object is logged as its class name.
+    Names that start with ``_``, ``self`` and classes are left out; an object with ``local_hparams``
+    is expanded into them; any other object is logged as its class name.
     """
     hparams: dict[str, Any] = {}
     for name, value in locals_dict.items():

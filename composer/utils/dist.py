@@ -92,8 +92,8 @@ def _env_int(name: str) -> int | None:
         return int(text)
     except ValueError as error:
         raise ValueError(
-            f"Environment variable {name}={text!r} must be an integer; "
-            "unset it, or start the program with the `composer` launcher, which sets it.",
+            f"Environment variable {name}={text!r} must be an integer; unset it, or start the "
+            "program with the `composer` launcher, which sets it.",
         ) from error
 
 
@@ -103,8 +103,7 @@ def _agreed(name: str, of_group: int) -> int:
     if of_env is not None and of_env != of_group:
         raise RuntimeError(
             f"Environment variable {name}={of_env} disagrees with torch.distributed, which says "
-            f"{of_group}. "
-            f"Leave {name} as the launcher set it, or unset it.",
+            f"{of_group}. Leave {name} as the launcher set it, or unset it.",
         )
     return of_group
 
@@ -118,9 +117,8 @@ def _local(names: tuple[str, ...], default: int) -> int:
     if is_initialized() and dist.get_world_size() > 1:
         raise MissingEnvironmentError(
             f"torch.distributed is initialized with {dist.get_world_size()} ranks, but the "
-            f"environment variable "
-            f"{names[0]} is missing. Start the program with the `composer` launcher or torchrun, "
-            f"or set {names[0]}.",
+            f"environment variable {names[0]} is missing. Start the program with the `composer` "
+            f"launcher or torchrun, or set {names[0]}.",
         )
     return default
 
@@ -167,8 +165,7 @@ def _stands_alone(group: dist.ProcessGroup | None, task: str) -> bool:
         return True
     raise RuntimeError(
         f"{task} needs all {world_size} ranks (WORLD_SIZE={world_size}), but torch.distributed is "
-        f"not initialized. "
-        "Call composer.utils.dist.initialize_dist(device) first.",
+        "not initialized. Call composer.utils.dist.initialize_dist(device) first.",
     )
 
 
@@ -193,8 +190,8 @@ def all_reduce(
     operation = getattr(dist.ReduceOp, reduce_operation.upper(), None)
     if operation is None:
         raise ValueError(
-            f"reduce_operation={reduce_operation!r} is not a torch.distributed.ReduceOp; "
-            "use one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR.",
+            f"reduce_operation={reduce_operation!r} is not a torch.distributed.ReduceOp; use one "
+            "of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR.",
         )
     if not _stands_alone(group, "all_reduce"):
         dist.all_reduce(tensor, op=operation, group=group)
@@ -238,8 +235,7 @@ def from_rank_zero(make: Callable[[], TObj]) -> TObj:
     """Calls ``make`` on rank 0 and returns its result on every rank; an error raises on every rank.
 
     What only rank 0 does (write a file, look into a folder) belongs in here: if it fails outside,
-    the
-    other ranks wait for rank 0 until a timeout.
+    the other ranks wait for rank 0 until a timeout.
 
     Args:
         make: Called on rank 0 alone. Its result travels pickled.
@@ -298,8 +294,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
 
     Args:
         device: A device's name, a backend's name, anything with ``dist_backend``, or None for NCCL
-            where CUDA is
-            and gloo elsewhere.
+            where CUDA is and gloo elsewhere.
         timeout: Seconds until a collective that some rank never enters raises.
     """
     backend = _backend_for(device)
@@ -316,7 +311,7 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
         raise MissingEnvironmentError(
             f"WORLD_SIZE={get_world_size()} asks for a process group, but {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set. Start the program with the "
-            f"`composer` launcher.",
+            "`composer` launcher.",
         )
     dist.init_process_group(
         with_cpu, init_method="xla://" if backend == "xla" else "env://", timeout=limit
@@ -345,8 +340,8 @@ def get_sampler(
     """
     if not isinstance(dataset, Sized):
         raise ValueError(
-            f"{type(dataset).__name__} has no length, so it cannot be split among ranks; "
-            "give it __len__, or split an iterable dataset inside its __iter__.",
+            f"{type(dataset).__name__} has no length, so it cannot be split among ranks; give it "
+            "__len__, or split an iterable dataset inside its __iter__.",
         )
     return DistributedSampler(
         dataset,

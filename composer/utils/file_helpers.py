@@ -96,7 +96,7 @@ def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
         return LocalObjectStore()
     raise NotImplementedError(
         f"There is no object store for {scheme}:// (in {uri}); use a local path or file:// "
-        f"address.",
+        "address.",
     )
 
 

@@ -1,8 +1,7 @@
 """File names with placeholders: filled in from the run and the clock, and read back into counters.
 
 The same table serves both ways, so that what a saver wrote is found, ordered and checked by what
-its
-name says, never by how the text sorts or by a modification time.
+its name says, never by how the text sorts or by a modification time.
 """
 
 import os
@@ -213,7 +212,7 @@ def ensure_folder_is_empty(folder_name: str | os.PathLike[str]) -> None:
         if visible:
             raise FileExistsError(
                 f"{folder_name} is not empty: it holds {visible[0]!r}. Choose another folder, or "
-                f"clear this one.",
+                "clear this one.",
             )
 
 
@@ -234,11 +233,10 @@ def ensure_folder_has_no_conflicting_files(
     for name, counters in files_of_template(folder_name, filename):
         if _is_later(counters, timestamp):
             raise FileExistsError(
-                f"{os.path.join(folder_name, name)} is later than this run, which stands at "
-                f"epoch {int(timestamp.epoch)}, batch {int(timestamp.batch)}: the folder belongs "
-                f"to another run. "
-                "Choose another folder or run_name, resume that run with autoresume=True, "
-                "or set save_overwrite=True.",
+                f"{os.path.join(folder_name, name)} is later than this run, which stands at epoch "
+                f"{int(timestamp.epoch)}, batch {int(timestamp.batch)}: the folder belongs to "
+                "another run. Choose another folder or run_name, resume that run with "
+                "autoresume=True, or set save_overwrite=True.",
             )
 
 

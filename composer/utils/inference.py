@@ -96,8 +96,8 @@ def export_for_inference(
             ``save_object_store``.
         save_object_store: The store to save to.
         sample_input: What ``forward`` is called with: one argument, a tuple of several, or a tuple
-            of them whose last element is a dict of keyword arguments, as
-            ``torch.onnx.export`` has it. Only TorchScript may do without.
+            of them whose last element is a dict of keyword arguments, as ``torch.onnx.export`` has
+            it. Only TorchScript may do without.
         dynamic_axes: Which axes of which inputs vary, by the input's name: a list of axes, or a
             dict of axes and names. Those of the outputs follow from them. All others are fixed to
             the sample's.
@@ -121,8 +121,8 @@ def export_for_inference(
     if is_model_ddp(model) or is_model_fsdp(model):
         raise ValueError(
             f"A {type(model).__name__} that is wrapped for DDP or sharded by FSDP cannot be "
-            "exported: give the model itself (trainer.export_for_inference takes DDP off), or "
-            "save a full checkpoint and load it into an unsharded model by load_path."
+            "exported: give the model itself (trainer.export_for_inference takes DDP off), or save "
+            "a full checkpoint and load it into an unsharded model by load_path."
         )
     if sample_input is None and save_format is not ExportFormat.TORCHSCRIPT:
         raise ValueError(
@@ -388,8 +388,8 @@ def _require_same(expected: Any, exported: Any) -> None:
         )
     except AssertionError as error:
         raise RuntimeError(
-            "The exported model does not return what the model returns for sample_input, so it "
-            f"was not saved: {error}"
+            "The exported model does not return what the model returns for sample_input, so it was "
+            f"not saved: {error}"
         ) from error
 
 

@@ -41,8 +41,8 @@ def replace_module_classes(
 
     Args:
         module: Where to look; it is not replaced itself.
-        policies: For each class, the function that makes the replacement. The first policy in
-            order whose class a module is an instance of is asked; None leaves it to the next one.
+        policies: For each class, the function that makes the replacement. The first policy in order
+            whose class a module is an instance of is asked; None leaves it to the next one.
         optimizers: The optimizer, whose parameters are exchanged too.
         recurse_on_replacements: Whether to look inside of replacements; a policy whose replacement
             holds a module of its own class would then never end.

@@ -136,8 +136,8 @@ class FSDP2Config:
         translated = FSDPConfig(**old).to_fsdp2()
         if translated is None:
             raise ValueError(
-                "sharding_strategy NO_SHARD asks for a model that is not sharded: "
-                "leave fsdp_config out"
+                "sharding_strategy NO_SHARD asks for a model that is not sharded: leave "
+                "fsdp_config out"
             )
         settings: dict[str, Any] = {"reshard_after_forward": translated.reshard_after_forward}
         settings.update((key, attrs[key]) for key in attrs if key in cls.settable_attrs())

@@ -90,8 +90,8 @@ def load_rng_state(rng_state_dicts: list[dict[str, Any]]) -> None:
     if len(rng_state_dicts) != dist.get_world_size():
         warnings.warn(
             f"The checkpoint has the random states of {len(rng_state_dicts)} ranks and this run "
-            f"has {dist.get_world_size()}; they will not be restored, so random operations such "
-            "as dropout will differ from the unbroken run",
+            f"has {dist.get_world_size()}; they will not be restored, so random operations such as "
+            "dropout will differ from the unbroken run",
             stacklevel=2,
         )
         return
@@ -121,8 +121,8 @@ def _load_own_state(state: dict[str, Any]) -> None:
                 module.set_rng_state(state[name])
             except RuntimeError as error:
                 warnings.warn(
-                    f"The {name} random state could not be restored, probably because the "
-                    f"devices of the checkpoint and of this run differ: {error}",
+                    f"The {name} random state could not be restored, probably because the devices "
+                    f"of the checkpoint and of this run differ: {error}",
                     stacklevel=2,
                 )
 

@@ -9,9 +9,9 @@ from enum import Enum
 class StringEnum(Enum):
     """Accepts its members by instance, by value or by name, in any case.
 
-    Member names must be upper case and member values lower case; anything else is refused when
-    the class is made. Comparing a member with a plain string works but warns: convert the string
-    first, so that a misspelling is an error and not a silent ``False``.
+    Member names must be upper case and member values lower case; anything else is refused when the
+    class is made. Comparing a member with a plain string works but warns: convert the string first,
+    so that a misspelling is an error and not a silent ``False``.
 
     Raises:
         ValueError: If a member's name is not upper case or its value not lower case.
@@ -36,8 +36,8 @@ class StringEnum(Enum):
             return super().__eq__(other)
         name = type(self).__name__
         warnings.warn(
-            f"Comparing {name} with the string {other!r} may give false negatives; "
-            f"convert it first: {name}({other!r})",
+            f"Comparing {name} with the string {other!r} may give false negatives; convert it "
+            f"first: {name}({other!r})",
             category=UserWarning,
             stacklevel=2,
         )

@@ -60,8 +60,8 @@ class Restored:
 def _refuse_uri(path: str, flag: str) -> None:
     if "://" in str(path):
         raise ValueError(
-            f"{flag}={path} is an address in an object store, which this command does not read "
-            "or write yet. Give a path on this machine."
+            f"{flag}={path} is an address in an object store, which this command does not read or "
+            "write yet. Give a path on this machine."
         )
 
 
@@ -116,9 +116,9 @@ def _load_weights(model: Any, weights: dict[str, torch.Tensor], checkpoint_path:
     missing, unexpected = sorted(wanted - own.keys()), sorted(own.keys() - wanted)
     if missing or unexpected or foreign:
         raise RuntimeError(
-            f"The weights of {checkpoint_path} do not fit the model that it describes. "
-            f"Missing: {missing or 'none'}. Not part of the model: "
-            f"{unexpected + foreign or 'none'}. Nothing was written."
+            f"The weights of {checkpoint_path} do not fit the model that it describes. Missing: "
+            f"{missing or 'none'}. Not part of the model: {unexpected + foreign or 'none'}. "
+            "Nothing was written."
         )
     model.load_state_dict(own, strict=True, assign=True)
     model.tie_weights()
@@ -254,8 +254,8 @@ def write_huggingface_pretrained_from_composer_checkpoint(
 
     Raises:
         FileExistsError: The folder exists.
-        RuntimeError: The checkpoint's weights do not fit its model, or the folder does not give
-            the checkpoint's logits.
+        RuntimeError: The checkpoint's weights do not fit its model, or the folder does not give the
+            checkpoint's logits.
         ValueError: An address in an object store, or an unknown precision.
     """
     _refuse_uri(str(checkpoint_path), "--composer_path")

@@ -89,8 +89,8 @@ def update_config_with_batch_size_info(
     if asked is not None and asked != device_train_batch_size:
         raise ValueError(
             f"device_train_batch_size={asked} has no effect: it follows from "
-            f"global_train_batch_size={cfg['global_train_batch_size']} and "
-            f"{dist.get_world_size()} ranks, and is {device_train_batch_size}. Remove it."
+            f"global_train_batch_size={cfg['global_train_batch_size']} and {dist.get_world_size()} "
+            f"ranks, and is {device_train_batch_size}. Remove it."
         )
     cfg["n_gpus"] = dist.get_world_size()
     cfg["device_train_batch_size"] = device_train_batch_size

@@ -36,8 +36,8 @@ def process_init_device(
         raise ValueError(f"model.init_device={init_device!r} must be one of {INIT_DEVICES}.")
     if fsdp_config is None and init_device == "meta":
         warnings.warn(
-            "model.init_device: meta only has a meaning for a model that is sharded "
-            "(fsdp_config, on more than one rank); the model is built on the CPU.",
+            "model.init_device: meta only has a meaning for a model that is sharded (fsdp_config, "
+            "on more than one rank); the model is built on the CPU.",
             stacklevel=2,
         )
         init_device = model_cfg["init_device"] = "cpu"

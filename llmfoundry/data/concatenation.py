@@ -106,7 +106,7 @@ def _one_of(tokenizer: Any, name: str, text: str, own: tuple[int, ...]) -> tuple
         raise ValueError(
             f"{name}={text!r} is {list(asked)}, but the tokenizer itself adds {list(own)} there: a "
             f"document would have both. Leave {name} empty, or configure the tokenizer (for "
-            f"example tokenizer_kwargs add_bos_token: false) to add nothing."
+            "example tokenizer_kwargs add_bos_token: false) to add nothing."
         )
     return asked
 

@@ -71,8 +71,8 @@ class BaseContextualError(Exception):
 
     Args:
         message: The text of the error.
-        **kwargs: Values to keep as attributes; pickling rebuilds the error from them, so a
-            subclass takes them positionally and in this order.
+        **kwargs: Values to keep as attributes; pickling rebuilds the error from them, so a subclass
+            takes them positionally and in this order.
     """
 
     location: ErrorLocation | None = None
@@ -330,8 +330,8 @@ class ClusterInvalidAccessMode(UserError):
 
     def __init__(self, cluster_id: str, access_mode: str) -> None:
         super().__init__(
-            f"Cluster with id {cluster_id} has access mode {access_mode}. "
-            "Make sure the cluster has access mode Shared or Single User.",
+            f"Cluster with id {cluster_id} has access mode {access_mode}. Make sure the cluster "
+            "has access mode Shared or Single User.",
             cluster_id=cluster_id,
             access_mode=access_mode,
         )
@@ -392,8 +392,8 @@ class MisconfiguredHfDatasetError(UserError):
     def __init__(self, dataset_name: str, split: str | None = None) -> None:
         of_split = f" and split={split}" if split is not None else ""
         super().__init__(
-            f"Your dataset (name={dataset_name}{of_split}) is misconfigured. "
-            "Please check your dataset format and make sure you can load it locally.",
+            f"Your dataset (name={dataset_name}{of_split}) is misconfigured. Please check your "
+            "dataset format and make sure you can load it locally.",
             dataset_name=dataset_name,
             split=split,
         )
@@ -431,10 +431,10 @@ class LossSpikeError(UserError):
         loss_window: list[float],
     ) -> None:
         super().__init__(
-            f"Training stopped due to a loss spike. The training loss was more than "
+            "Training stopped due to a loss spike. The training loss was more than "
             f"{outlier_multiplier} times greater than the running average loss of approx. "
-            f"{running_loss_avg} over {outlier_counter} consecutive training steps. "
-            "Please try submitting the run again with a lower learning rate.",
+            f"{running_loss_avg} over {outlier_counter} consecutive training steps. Please try "
+            "submitting the run again with a lower learning rate.",
             outlier_multiplier=outlier_multiplier,
             running_loss_avg=running_loss_avg,
             outlier_counter=outlier_counter,
@@ -447,9 +447,9 @@ class HighLossError(UserError):
 
     def __init__(self, loss_cap: float, window_size: int, loss_window: list[float]) -> None:
         super().__init__(
-            f"Training stopped due to consistently high losses. The training loss exceeded "
-            f"the threshold of {loss_cap} for more than half of the {window_size} most recent "
-            "training steps. Please try submitting the run again with a lower learning rate.",
+            "Training stopped due to consistently high losses. The training loss exceeded the "
+            f"threshold of {loss_cap} for more than half of the {window_size} most recent training "
+            "steps. Please try submitting the run again with a lower learning rate.",
             loss_cap=loss_cap,
             window_size=window_size,
             loss_window=loss_window,

@@ -118,8 +118,8 @@ class TypedRegistry(Generic[T]):
         if name not in self._table:
             names = sorted({*self._table, *(self._points() if self.entry_points else ())})
             raise RegistryError(
-                f"Cant't find {name!r} in registry {' -> '.join(self.namespace)}. "
-                f"Available names: {', '.join(names) or 'none'}"
+                f"Cant't find {name!r} in registry {' -> '.join(self.namespace)}. Available names: "
+                f"{', '.join(names) or 'none'}"
             )
         return self._load(name)
 
@@ -215,15 +215,15 @@ def construct_from_registry(
     if isinstance(pre_validation_function, type):
         if not issubclass(constructor, pre_validation_function):
             raise ValueError(
-                f"Expected {name} to be of type {pre_validation_function}, "
-                f"but got {type(constructor)}"
+                f"Expected {name} to be of type {pre_validation_function}, but got "
+                f"{type(constructor)}"
             )
     elif callable(pre_validation_function):
         pre_validation_function(constructor)
     elif pre_validation_function is not None:
         raise ValueError(
-            "Expected pre_validation_function to be a callable or a type, "
-            f"but got {type(pre_validation_function)}"
+            "Expected pre_validation_function to be a callable or a type, but got "
+            f"{type(pre_validation_function)}"
         )
     if inspect.isclass(constructor) or (callable(constructor) and not partial_function):
         item = constructor(**kwargs)

@@ -3,8 +3,8 @@
     python scripts/misc/lock.py            resolve anew in a throw-away environment and write it
     python scripts/misc/lock.py --check    say whether it still answers pyproject.toml, offline
 
-The CUDA packages that torch pulls on a GPU machine are left out, so that one file serves both
-kinds of machine; the Makefile lets pip add them after the pinned install.
+The CUDA packages that torch pulls on a GPU machine are left out, so that one file serves both kinds
+of machine; the Makefile lets pip add them after the pinned install.
 """
 
 import argparse
@@ -25,7 +25,7 @@ EXTRAS = (
     "tensorboard",
     "wandb",
     "mlflow",
-    "comet_ml",
+    "comet",
     "slack",
     "trackio",
     "onnx",

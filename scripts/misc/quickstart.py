@@ -102,15 +102,14 @@ def data_rows(out: Path, text: str | None) -> list[tuple[str, str, str]]:
         (
             "split",
             "hold out whole works for validation",
-            f"llmfoundry data_prep split_text --input-folder {shlex.quote(text or f'{out}/raw')}"
-            f" --output-folder {out}/text",
+            f"llmfoundry data_prep split_text --input-folder {shlex.quote(text or f'{out}/raw')} "
+            f"--output-folder {out}/text",
         ),
         (
             "tokenizer",
             "a BPE tokenizer of the training text",
-            f"llmfoundry data_prep train_tokenizer --input-folder {out}/text/train"
-            f" --output-folder {out}/tokenizer --vocab-size {VOCAB_SIZE}"
-            f" --model-max-length {SEQUENCE_LENGTH}",
+            f"llmfoundry data_prep train_tokenizer --input-folder {out}/text/train --output-folder "
+            f"{out}/tokenizer --vocab-size {VOCAB_SIZE} --model-max-length {SEQUENCE_LENGTH}",
         ),
     ]
     if text is None:
@@ -118,9 +117,9 @@ def data_rows(out: Path, text: str | None) -> list[tuple[str, str, str]]:
         rows.insert(0, ("fetch", "free text, by package name and version", fetch))
     for split in ("train", "val"):
         line = (
-            "python scripts/data_prep/convert_text_to_mds.py"
-            f" --input_folder {out}/text/{split} --output_folder {out}/tokens/{split}"
-            f" --tokenizer {out}/tokenizer --concat_tokens {SEQUENCE_LENGTH} --use_tokenizer_eos"
+            f"python scripts/data_prep/convert_text_to_mds.py --input_folder {out}/text/{split} "
+            f"--output_folder {out}/tokens/{split} --tokenizer {out}/tokenizer --concat_tokens "
+            f"{SEQUENCE_LENGTH} --use_tokenizer_eos"
         )
         rows.append((f"tokens-{split}", f"shards of {SEQUENCE_LENGTH} tokens a sample", line))
     return rows
@@ -135,8 +134,8 @@ def training_rows(out: Path, overrides: Sequence[str]) -> list[tuple[str, str, s
     ]
     changes = shlex.join([*([] if str(out) == "quickstart" else places), *overrides])
     train = (
-        f"composer scripts/train/train.py {RECIPE}"
-        f" callbacks.speed_monitor.gpu_flops_available=PEAK {changes}"
+        f"composer scripts/train/train.py {RECIPE} "
+        f"callbacks.speed_monitor.gpu_flops_available=PEAK {changes}"
     )
     peak = f"python benchmarks/matmul_peak.py --json {out}/peak.json"
     return [
@@ -149,16 +148,16 @@ def training_rows(out: Path, overrides: Sequence[str]) -> list[tuple[str, str, s
 def model_rows(out: Path) -> list[tuple[str, str, str]]:
     """From the checkpoint to a model that others load, its score and its words."""
     export = (
-        "python scripts/inference/convert_composer_to_hf.py"
-        f" --composer_path {out}/checkpoints/latest-rank0.pt --hf_output_path {out}/hf"
+        "python scripts/inference/convert_composer_to_hf.py --composer_path "
+        f"{out}/checkpoints/latest-rank0.pt --hf_output_path {out}/hf"
     )
     score = (
-        f"python scripts/misc/score_tokens.py -n {out}/hf --local {out}/tokens"
-        f" --text {out}/text/val --json {out}/score.json"
+        f"python scripts/misc/score_tokens.py -n {out}/hf --local {out}/tokens --text "
+        f"{out}/text/val --json {out}/score.json"
     )
     generate = (
-        f"python scripts/inference/hf_generate.py -n {out}/hf --max_new_tokens 60"
-        f" --temperature 0.8 --top_k 40 --prompts {shlex.join(PROMPTS)}"
+        f"python scripts/inference/hf_generate.py -n {out}/hf --max_new_tokens 60 --temperature "
+        f"0.8 --top_k 40 --prompts {shlex.join(PROMPTS)}"
     )
     return [
         ("export", "to a folder that plain transformers loads", export),

@@ -1,7 +1,7 @@
 """Writes docs/recipes.md: every key of a training recipe, from the fields of `TrainConfig`.
 
-    python scripts/misc/recipe_reference.py            write the page
-    python scripts/misc/recipe_reference.py --check    say whether the page is up to date
+    python scripts/misc/recipe_reference.py            write the page python
+    scripts/misc/recipe_reference.py --check    say whether the page is up to date
 
 It reads the source and imports nothing of it.
 """

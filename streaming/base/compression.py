@@ -86,8 +86,8 @@ def _resolve(algo: str) -> tuple[_Codec, int]:
     """The codec and the level behind a name."""
     if not is_compression(algo):
         raise ValueError(
-            f"{algo} is not a supported compression algorithm. Choose one of "
-            f"{sorted(_CODECS)}, with a level where it has levels (for example zstd:7)."
+            f"{algo} is not a supported compression algorithm. Choose one of {sorted(_CODECS)}, "
+            "with a level where it has levels (for example zstd:7)."
         )
     family, _, level = algo.partition(":")
     codec = _CODECS[family]

@@ -159,8 +159,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
         predownload, batch_size = self.predownload, self.batch_size
         if predownload is not None and batch_size is not None and predownload < batch_size:
             warnings.warn(
-                f"predownload < batch_size ({predownload} < {batch_size}): a batch then "
-                "waits for its own shards. Leave it out for 8 batches.",
+                f"predownload < batch_size ({predownload} < {batch_size}): a batch then waits for "
+                "its own shards. Leave it out for 8 batches.",
                 stacklevel=3,
             )
 

@@ -53,9 +53,9 @@ def _lay_out(num_samples: int, num_canonical_nodes: int, num_nodes: int) -> NDAr
         num_samples == num_canonical_nodes and num_canonical_nodes < num_nodes
     ):
         warnings.warn(
-            f"Trying to partition {num_samples} samples over {num_canonical_nodes} canonical nodes."
-            " This will result in many samples being repeated. Use fewer canonical nodes or more "
-            "data.",
+            f"Trying to partition {num_samples} samples over {num_canonical_nodes} canonical "
+            "nodes. This will result in many samples being repeated. Use fewer canonical nodes or "
+            "more data.",
             stacklevel=4,
         )
         cells = num_canonical_nodes * (columns + padding)
@@ -101,7 +101,7 @@ def get_partitions_orig(
     if num_canonical_nodes % num_physical_nodes and num_physical_nodes % num_canonical_nodes:
         raise ValueError(
             "Either canonical or physical nodes must be evenly divisible by the other, otherwise "
-            f"striping data across physical nodes may lead to each node needing every shard: there "
+            "striping data across physical nodes may lead to each node needing every shard: there "
             f"are {num_canonical_nodes} canonical and {num_physical_nodes} physical nodes."
         )
     num_ranks = num_physical_nodes * ranks_per_node

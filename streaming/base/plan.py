@@ -167,9 +167,10 @@ class ExactPlan:
             )
         elif state.get("mixture") != self._fingerprint:
             warnings.warn(
-                f"The mixture has changed since the state was saved (it was {state.get('mixture')}"
-                f", it is {self._fingerprint}): other shards, weights, shuffling or batching. The "
-                f"epoch goes on at sample {state['sample_in_epoch']} of the new mixture.",
+                "The mixture has changed since the state was saved (it was "
+                f"{state.get('mixture')}, it is {self._fingerprint}): other shards, weights, "
+                f"shuffling or batching. The epoch goes on at sample {state['sample_in_epoch']} of "
+                "the new mixture.",
                 stacklevel=3,
             )
         return Start(

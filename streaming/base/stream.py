@@ -159,8 +159,8 @@ class Stream:
         if not self.has_source:
             if not os.path.exists(filename):
                 raise RuntimeError(
-                    f"No `remote` provided, but local file {filename} does not exist either. "
-                    "Check `local` and `split`."
+                    f"No `remote` provided, but local file {filename} does not exist either. Check "
+                    "`local` and `split`."
                 )
         elif fetched := self._fetch_index(filename):
             make_once(

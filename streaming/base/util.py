@@ -93,8 +93,8 @@ def clean_stale_shared_memory() -> None:
 def get_import_exception_message(package_name: str, extra_deps: str) -> str:
     """Says which extra to install when an optional package is missing."""
     return (
-        f"Streaming was installed without {package_name} support. To use it, run "
-        f"`pip install 'llmfoundry[{extra_deps}]'`."
+        f"Streaming was installed without {package_name} support. To use it, run `pip install "
+        f"'llmfoundry[{extra_deps}]'`."
     )
 
 

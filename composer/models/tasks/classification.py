@@ -50,8 +50,8 @@ class ComposerClassifier(ComposerModel):
         if of_module is not None:
             if num_classes is not None and num_classes != of_module:
                 warnings.warn(
-                    f"Specified num_classes={num_classes} does not match the module's num_classes="
-                    f"{of_module}, which is used.",
+                    f"Specified num_classes={num_classes} does not match the module's "
+                    f"num_classes={of_module}, which is used.",
                     stacklevel=2,
                 )
             self.num_classes = of_module

@@ -16,8 +16,7 @@ class ObjectStore(abc.ABC):  # noqa: B024 (a store may leave out what it cannot 
     """A place that keeps files under names.
 
     A missing object is a FileNotFoundError, a local file in the way a FileExistsError, and trouble
-    that
-    may pass an ObjectStoreTransientError. A ``callback`` is called with the bytes done and the
+    that may pass an ObjectStoreTransientError. A ``callback`` is called with the bytes done and the
     total.
     """
 

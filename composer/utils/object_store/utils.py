@@ -24,7 +24,7 @@ def build_remote_backend(remote_backend_name: str, backend_kwargs: dict[str, Any
     """
     if remote_backend_name not in _BACKENDS:
         raise ValueError(
-            f"There is no object store for the scheme {remote_backend_name!r}; "
-            f"available: {', '.join(sorted(_BACKENDS))}.",
+            f"There is no object store for the scheme {remote_backend_name!r}; available: "
+            f"{', '.join(sorted(_BACKENDS))}.",
         )
     return _BACKENDS[remote_backend_name](**backend_kwargs)

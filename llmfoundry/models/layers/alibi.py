@@ -59,9 +59,9 @@ def alibi_features(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns ALiBi's bias as a scalar product: features to append to queries and to keys.
 
-    Causal attention with the bias by key is plain causal attention over heads that are 8 wider:
-    no S x T bias is built or read, and kernels skip the future. Positions are split at 256 and
-    slopes into two terms, so that bf16 holds all of it.
+    Causal attention with the bias by key is plain causal attention over heads that are 8 wider: no
+    S x T bias is built or read, and kernels skip the future. Positions are split at 256 and slopes
+    into two terms, so that bf16 holds all of it.
 
     Args:
         slopes_H: The heads' slopes.

@@ -53,8 +53,8 @@ def _check_heads(n_heads: int, kv_n_heads: int) -> None:
         raise ValueError(f"kv_n_heads should be greater than zero, but got {kv_n_heads}.")
     if kv_n_heads > n_heads:
         raise ValueError(
-            f"The number of KV heads should be less than or equal to Q heads, but got "
-            f"{kv_n_heads} and {n_heads}."
+            f"The number of KV heads should be less than or equal to Q heads, but got {kv_n_heads} "
+            f"and {n_heads}."
         )
     if n_heads % kv_n_heads != 0:
         raise ValueError(

@@ -65,8 +65,8 @@ def build_ffn(
     flag = next((key for key, registry in registries.items() if name in registry), "")
     if name in MIXTURES and name not in registries[flag]:
         raise NotImplementedError(
-            f"ffn_type={name!r} is a mixture of experts, which llmfoundry "
-            "does not build yet; it comes back before 1.0. Use mptmlp or mptglu."
+            f"ffn_type={name!r} is a mixture of experts, which llmfoundry does not build yet; it "
+            "comes back before 1.0. Use mptmlp or mptglu."
         )
     ffn = construct_from_registry(
         name=name,

@@ -66,7 +66,7 @@ class TritonRMSNorm(LPRMSNorm):
     ) -> None:
         if not isinstance(normalized_shape, int):
             raise ValueError(
-                f"triton_rmsnorm normalises one dimension, given by its size; got "
+                "triton_rmsnorm normalises one dimension, given by its size; got "
                 f"{normalized_shape!r}. Use norm_type: rmsnorm for more."
             )
         super().__init__(normalized_shape, eps=eps, device=device)

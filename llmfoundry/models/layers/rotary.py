@@ -1,7 +1,7 @@
 """Rotary position embeddings: queries and keys turn by an angle that grows with position.
 
-Angles are computed in each forward, once for all layers, so there is no buffer that a sharded,
-cast or meta initialisation could leave wrong.
+Angles are computed in each forward, once for all layers, so there is no buffer that a sharded, cast
+or meta initialisation could leave wrong.
 
 Legend: B batch, S positions, H heads, D head width, R half of it (the number of frequencies).
 """
@@ -49,8 +49,8 @@ class RotaryEmbedding(torch.nn.Module):
         scaling: ``type`` (no_scaling, linear, dynamic, llama3) and its keys, as in
             ``rope_hf_config``.
         xpos_scale_base: Adds xPos decay with this base (arXiv 2212.10554).
-        follows_padding: Whether positions are counted from a row's first token (True), or from
-            the row's beginning even where that is padding.
+        follows_padding: Whether positions are counted from a row's first token (True), or from the
+            row's beginning even where that is padding.
     """
 
     def __init__(

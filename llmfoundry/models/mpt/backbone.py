@@ -78,8 +78,8 @@ class MPTModel(MPTPreTrainedModel):
     """Turns tokens into hidden states.
 
     Args:
-        config: The model's description. Biases go with ``no_bias``; an ``init_device`` of
-            ``mixed`` becomes cpu on local rank 0 and meta elsewhere.
+        config: The model's description. Biases go with ``no_bias``; an ``init_device`` of ``mixed``
+            becomes cpu on local rank 0 and meta elsewhere.
     """
 
     def __init__(self, config: MPTConfig) -> None:

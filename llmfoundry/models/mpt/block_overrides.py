@@ -74,8 +74,8 @@ def _merge(block_args: Mapping[str, Any], override: Mapping[str, Any]) -> dict[s
         default = block_args.get(key)
         if default is not None and not isinstance(value, type(default)):
             raise ValueError(
-                "Override config should have same value types as the original config. "
-                f"Found override_config[{key}]={value} vs block_args[{key}]={default}."
+                "Override config should have same value types as the original config. Found "
+                f"override_config[{key}]={value} vs block_args[{key}]={default}."
             )
         merged[key] = _merge(default, value) if isinstance(default, Mapping) else value
     return merged

@@ -58,8 +58,8 @@ def open_cache(past_key_values: Any, use_cache: bool, n_layers: int) -> Past:
         return Past(DynamicCache() if use_cache else None)
     if len(past_key_values) != n_layers:
         raise ValueError(
-            f"past_key_values must provide a past_key_value for each attention layer in the "
-            f"network ({len(past_key_values)=}; n_layers={n_layers})."
+            "past_key_values must provide a past_key_value for each attention layer in the network "
+            f"({len(past_key_values)=}; n_layers={n_layers})."
         )
     return Past(_from_tuples(past_key_values), is_legacy=True)
 

@@ -161,7 +161,7 @@ def _check_rope(attn_config: dict[str, Any]) -> None:
     scaling = attn_config["rope_hf_config"]
     if scaling["type"] not in ROPE_SCALING_KEYS:
         raise ValueError(
-            f"If using hf implementation of rope, the type should be one of "
+            "If using hf implementation of rope, the type should be one of "
             f"{', '.join(ROPE_SCALING_KEYS)}, but got {scaling['type']!r}."
         )
     wanted = ROPE_SCALING_KEYS[scaling["type"]]
@@ -244,7 +244,7 @@ def check_config(config: Any) -> None:
         config.learned_pos_emb = False
     if not (config.learned_pos_emb or any(positions)):
         warnings.warn(
-            "Positional information not being provided to the model using either "
-            "learned_pos_emb or alibi or rope.",
+            "Positional information not being provided to the model using either learned_pos_emb "
+            "or alibi or rope.",
             stacklevel=3,
         )

@@ -104,7 +104,7 @@ def get_target_block_list(blocks: Any, max_block_idx: int) -> list[int]:
             )
         return sorted(set(found))
     raise ValueError(
-        f"activation_checkpointing_target: blocks are a number, a string or a list, but got "
+        "activation_checkpointing_target: blocks are a number, a string or a list, but got "
         f"{type(blocks).__name__}."
     )
 
@@ -138,7 +138,7 @@ def build_act_ckpt_mod_to_blocks(
     if isinstance(act_ckpt_target, Iterable):
         return {get_act_ckpt_module(name): [ALL_BLOCKS] for name in act_ckpt_target}
     raise ValueError(
-        f"activation_checkpointing_target is a name, a list of names or a dictionary of blocks by "
+        "activation_checkpointing_target is a name, a list of names or a dictionary of blocks by "
         f"name, but got {act_ckpt_target!r}."
     )
 
@@ -155,7 +155,7 @@ def check_mapping_blocks_overlap(mapping: dict[Any, list[int]], max_block_idx: i
         twice = seen.intersection(blocks)
         if twice:
             raise ValueError(
-                f"Block {min(twice)} is duplicated in activation_checkpointing_target. A block "
-                "may be listed under one module."
+                f"Block {min(twice)} is duplicated in activation_checkpointing_target. A block may "
+                "be listed under one module."
             )
         seen.update(blocks)

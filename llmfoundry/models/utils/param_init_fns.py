@@ -78,8 +78,8 @@ def _residual_divisor(init_div_is_residual: Any, n_layers: int | None) -> float 
     if isinstance(value, str) and value.isnumeric():
         return float(value)
     raise ValueError(
-        f"Expected init_div_is_residual to be a bool or a number (a string of digits is one), "
-        f"but got {value!r}."
+        "Expected init_div_is_residual to be a bool or a number (a string of digits is one), but "
+        f"got {value!r}."
     )
 
 
