@@ -4,6 +4,7 @@ One file because every answer rests on the same two sources, the process group a
 environment. Without a launcher the world has one rank, and every collective returns at once.
 """
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -47,6 +48,7 @@ __all__ = [
 TObj = TypeVar("TObj")
 
 _POLL_SECONDS = 0.1
+_SECONDS_TO_LET_GO = 0.1
 
 _BACKEND_OF_DEVICE = {
     "cpu": "gloo",
@@ -316,6 +318,17 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
     dist.init_process_group(
         with_cpu, init_method="xla://" if backend == "xla" else "env://", timeout=limit
     )
+    atexit.register(_let_threads_finish)
+
+
+def _let_threads_finish() -> None:
+    """Gives the group's threads time to let go of the last collective's tensors.
+
+    They need Python's lock for that. One that asks for it when the interpreter has begun to end is
+    unwound through C++ ("terminate called without an active exception"), and a training that was
+    finished would end with an error.
+    """
+    time.sleep(_SECONDS_TO_LET_GO)
 
 
 def get_sampler(

@@ -136,6 +136,20 @@ def test_processes_form_a_group(program: Path) -> None:
     assert (code, out) == (0, "total 3.0\n"), err
 
 
+@pytest.mark.slow
+def test_ranks_that_finished_do_not_abort_while_leaving(program: Path) -> None:
+    program.write_text(
+        "import torch\n"
+        "from composer.utils import dist\n"
+        "dist.initialize_dist('cpu', timeout=30)\n"
+        "for _ in range(30):\n"
+        "    dist.all_reduce(torch.ones(4))\n"
+    )
+    for _ in range(8):  # without a pause at the end, about one in three aborted
+        code, _, err = run("-n", 2, program)
+        assert code == 0, err
+
+
 def test_module_and_command_mode(tmp_path: Path) -> None:
     code, out, err = run("-m", "-n", 1, "timeit", "-n", 1, "-r", 1, "pass")
     assert code == 0 and "loop" in out, err
