@@ -148,7 +148,9 @@ def test_damage_at_the_source_is_named_and_not_kept(how: str, remote: str, tmp_p
     local = tmp_path / "cache"
     with pytest.raises((ValueError, RuntimeError), match="shard.00001"):
         read(remote=remote, local=str(local), validate_hash="sha1")
-    assert not list(local.glob("shard.00001*"))
+    # A prefetching thread may be in the middle of its own try, which is written aside (.tmp).
+    kept = [path for path in local.glob("shard.00001*") if path.suffix != ".tmp"]
+    assert not kept
 
 
 def test_broken_packing_without_hashes_is_named(tmp_path: Path) -> None:
