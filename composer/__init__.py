@@ -20,8 +20,11 @@ __all__ = [
     "__version__",
     "algorithms",
     "callbacks",
+    "checkpoint",
+    "cli",
     "core",
     "devices",
+    "distributed",
     "functional",
     "loggers",
     "loss",
@@ -50,22 +53,5 @@ __getattr__ = handed_on(
         "Timestamp": "composer.core.time",
         "Trainer": "composer.trainer.trainer",
     }
-    | {
-        name: f"composer.{name}:"
-        for name in (
-            "algorithms",
-            "callbacks",
-            "core",
-            "devices",
-            "functional",
-            "loggers",
-            "loss",
-            "metrics",
-            "models",
-            "optim",
-            "profiler",
-            "trainer",
-            "utils",
-        )
-    }
+    | {name: f"composer.{name}:" for name in __all__ if name.islower() and name.isalpha()}
 )

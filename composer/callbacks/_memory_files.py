@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from composer.callbacks._model_device import get_model_device
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.utils.file_helpers import parse_uri
@@ -101,15 +102,14 @@ def _box(name: str, size: int, left: float, width: float, row: int) -> str:
     )
 
 
-def can_record(state: State, callback: object) -> bool:
+def can_record(state: State, name: str) -> bool:
     """Tells whether CUDA's allocator can be watched; warns if it cannot."""
-    parameter = next(state.model.parameters(), None)
-    on_cuda = state.device.name == "gpu" if parameter is None else parameter.is_cuda
-    if torch.cuda.is_available() and (on_cuda or (parameter is not None and parameter.is_meta)):
+    device_type = get_model_device(state).type
+    if torch.cuda.is_available() and device_type in ("cuda", "meta"):
         return True
     warnings.warn(
-        f"{type(callback).__name__} watches CUDA's allocator and does nothing here: the model is "
-        "not on a CUDA device.",
+        f"The {name} only works on CUDA devices, but the model is on {device_type}: it does "
+        "nothing.",
         stacklevel=3,
     )
     return False

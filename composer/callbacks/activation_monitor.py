@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from composer.core.callback import Callback
+from composer.callbacks._now_and_then import NowAndThen
 from composer.core.duration import Time
 from composer.core.logger import Logger, tell
 from composer.core.logger_destination import LoggerDestination
@@ -18,7 +18,7 @@ from composer.utils.misc import unwrap_model
 _SAMPLE = 4096
 
 
-class ActivationMonitor(Callback):
+class ActivationMonitor(NowAndThen):
     """Logs statistics of the activations of every module, in the first micro-batch of a due batch.
 
     The keys are ``activations/<statistic>/<module>_input.<i>`` and ``..._output.<i>``, where a
@@ -43,11 +43,7 @@ class ActivationMonitor(Callback):
         only_log_wandb: bool = True,
         log_distributions: bool = False,
     ) -> None:
-        self.interval = Time.from_input(interval, TimeUnit.BATCH)
-        if self.interval.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH) or self.interval.value < 1:
-            raise ValueError(
-                f"interval={interval!r} must be in batches or epochs, as '25ba' or '1ep'."
-            )
+        super().__init__(interval)
         if self.interval.unit is TimeUnit.BATCH and self.interval.value < 10:
             warnings.warn(
                 f"interval={interval!r} is short: looking into every module slows training down; "
@@ -59,16 +55,13 @@ class ActivationMonitor(Callback):
         self.log_distributions = log_distributions
         self.handles: list[Any] = []
         self.module_names: dict[torch.nn.Module, str] = {}
-        self.last_train_time_value_logged = -1
         self._metrics: dict[str, torch.Tensor] = {}
         self._samples: dict[str, torch.Tensor] = {}
         self._stance: Any = None
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Begins to listen to the modules, if it is time to."""
-        now = state.timestamp.get(self.interval.unit).value
-        if now % self.interval.value == 0 and now != self.last_train_time_value_logged:
-            self.last_train_time_value_logged = now
+        if self.is_due(state):
             self.attach_forward_hooks(state, logger)
 
     def after_forward(self, state: State, logger: Logger) -> None:
@@ -89,7 +82,6 @@ class ActivationMonitor(Callback):
 
     def close(self, state: State, logger: Logger) -> None:
         """Stops listening, where an error ended the forward pass."""
-        del state, logger
         self.remove_forward_hooks()
 
     def attach_forward_hooks(self, state: State, logger: Logger) -> None:
@@ -121,7 +113,6 @@ class ActivationMonitor(Callback):
         self, logger: Logger, step: int | None, module: torch.nn.Module, input: Any, output: Any
     ) -> None:
         """Takes the statistics of one module; they are logged after the forward pass."""
-        del logger, step
         name = self.module_names[module]
         if any(ignored in name for ignored in self.ignore_module_types or ()):
             return

@@ -5,7 +5,11 @@ import math
 import os
 from typing import Any
 
-from composer.callbacks._watched_metric import check_dataloader_label, get_metric_value
+from composer.callbacks._watched_metric import (
+    check_dataloader_label,
+    get_metric_value,
+    get_metrics,
+)
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.callback import Callback
 from composer.core.logger import Logger
@@ -27,7 +31,8 @@ class BestCheckpoints(Callback):
     which works on beside this one as ever.
 
     Args:
-        monitor: The metric's name.
+        monitor: The metric's name; None takes the first one that the dataloader's metrics have, and
+            does nothing in a run without evaluation.
         dataloader_label: The label of the dataloader: an evaluator's, or ``"train"``.
         mode: ``"min"`` or ``"max"``; None asks the metric (``higher_is_better``) or else its name:
             lower is better for loss, error, perplexity and entropy.
@@ -41,7 +46,7 @@ class BestCheckpoints(Callback):
 
     def __init__(
         self,
-        monitor: str,
+        monitor: str | None = None,
         dataloader_label: str = "eval",
         mode: str | None = None,
         num_to_keep: int = 1,
@@ -99,14 +104,16 @@ class BestCheckpoints(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuses a label that no dataloader has, and the folder of another run."""
-        check_dataloader_label(state, self.dataloader_label)
+        if self.monitor is None and not state.evaluators:
+            log.warning("BestCheckpoints saves nothing: the run has no evaluation to compare.")
+        else:
+            check_dataloader_label(state, self.dataloader_label)
         # A run that was killed may have saved its best later than where it is resumed.
         self.saver.overwrite = self.overwrite or state.timestamp.batch.value > 0
         self.saver.fit_start(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Looks at the metric of an evaluator."""
-        del logger
         if state.dataloader_label == self.dataloader_label:
             self._value = self._get_value(state)
 
@@ -116,7 +123,6 @@ class BestCheckpoints(Callback):
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
         """Forgets what an evaluation outside of training gave."""
-        del state, logger
         self._value = None
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
@@ -138,6 +144,8 @@ class BestCheckpoints(Callback):
         self.saver.post_close()
 
     def _get_value(self, state: State) -> float:
+        if self.monitor is None:
+            self.monitor = next(iter(get_metrics(state, self.dataloader_label)), "")
         if self.mode is None:
             self.mode = _infer_mode(state, self.dataloader_label, self.monitor)
         value = get_metric_value(state, self.dataloader_label, self.monitor).item()
@@ -178,8 +186,8 @@ class BestCheckpoints(Callback):
 
 
 def _infer_mode(state: State, dataloader_label: str, monitor: str) -> str:
-    metrics = state.eval_metrics.get(dataloader_label) or state.train_metrics or {}
-    higher_is_better = getattr(metrics.get(monitor), "higher_is_better", None)
+    metric = get_metrics(state, dataloader_label).get(monitor)
+    higher_is_better = getattr(metric, "higher_is_better", None)
     if higher_is_better is None:
         higher_is_better = not any(word in monitor.lower() for word in _LOWER_IS_BETTER)
     return "max" if higher_is_better else "min"

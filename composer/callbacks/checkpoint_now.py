@@ -35,8 +35,8 @@ class CheckpointNow(Callback):
     closed, and the exit code (143) tells that the run is not finished. One rank that hears of it is
     enough. A further SIGTERM leaves at once if it comes ten seconds later or more: earlier ones are
     the same request, which reaches a rank from the cluster and through its launcher. The checkpoint
-    is one of the run's CheckpointSaver, so that ``autoresume`` goes on from it. An evaluation
-    between two batches is finished first.
+    is one of the run's CheckpointSaver, so that ``autoresume`` goes on from it; a run without one
+    saves into ``{run_name}/checkpoints``. An evaluation between two batches is finished first.
 
     Args:
         touch_file: Saves whenever this file, which rank 0 sees, appears or is touched; with
@@ -45,25 +45,14 @@ class CheckpointNow(Callback):
 
     def __init__(self, touch_file: str | None = "{run_name}/checkpoint_now") -> None:
         self.touch_file = touch_file
-        self._saver: CheckpointSaver | None = None
+        self._own_saver: CheckpointSaver | None = None
         self._heard: list[int] = []  # a list, because a handler may run between any two steps
         self._terminated_at: float | None = None
         self._last_touched: int | None = None
         self._previous: dict[int, Any] = {}
 
-    def init(self, state: State, logger: Logger) -> None:
-        """Finds the saver of the run."""
-        del logger
-        self._saver = next((c for c in state.callbacks if isinstance(c, CheckpointSaver)), None)
-        if self._saver is None:
-            raise ValueError(
-                "CheckpointNow saves through the run's CheckpointSaver, and there is none: give "
-                "the Trainer a save_folder."
-            )
-
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begins to listen."""
-        del logger
         self._heard.clear()
         self._terminated_at = None
         self._last_touched = self._touched(state)
@@ -88,7 +77,6 @@ class CheckpointNow(Callback):
 
     def close(self, state: State, logger: Logger) -> None:
         """Stops listening."""
-        del state, logger
         self._restore_handlers()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -123,13 +111,22 @@ class CheckpointNow(Callback):
             asked = int(loudest.item())
         if asked == _NOTHING:
             return
-        assert self._saver is not None
         log.warning("Asked to save at batch %d.", state.timestamp.batch.value)
-        if self._saver.last_checkpoint_batch != state.timestamp.batch:
-            self._saver._save_checkpoint(state, logger)
+        saver = self._saver_of(state, logger)
+        if saver.last_checkpoint_batch != state.timestamp.batch:
+            saver._save_checkpoint(state, logger)
         if asked == _SAVE_AND_LEAVE:
             self._leave()
             state.stop_training()  # the program has a handler of its own, which came back
+
+    def _saver_of(self, state: State, logger: Logger) -> CheckpointSaver:
+        of_run = next((c for c in state.callbacks if isinstance(c, CheckpointSaver)), None)
+        if of_run is not None:
+            return of_run
+        if self._own_saver is None:
+            self._own_saver = CheckpointSaver(overwrite=True)
+            self._own_saver.init(state, logger)
+        return self._own_saver
 
     def _leave(self) -> None:
         previous = self._previous.get(signal.SIGTERM)

@@ -1,16 +1,16 @@
 """When checkpoints are saved, which are kept, and where they are copied to."""
 
-import logging
+import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from composer.callbacks._checkpoint_uploads import CheckpointUploads
 from composer.checkpoint.atomic import remove_leftovers, update_latest
 from composer.checkpoint.naming import PartialFilePath
-from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.upload import CheckpointUploadCallback
+from composer.checkpoint.whole_run import save_checkpoint
 from composer.core.callback import Callback
 from composer.core.duration import Time
 from composer.core.event import Event
@@ -19,18 +19,14 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.timestamp import Timestamp
 from composer.utils import dist
-from composer.utils.file_helpers import (
-    create_symlink_file,
-    maybe_create_object_store_from_uri,
-    parse_uri,
-)
+from composer.utils.compression import get_compressor, is_compressed_pt
+from composer.utils.file_helpers import create_symlink_file, is_uri, parse_uri
 from composer.utils.file_names import (
     ensure_folder_has_no_conflicting_files,
     format_name_with_dist,
 )
 from composer.utils.misc import partial_format
-
-log = logging.getLogger(__name__)
+from composer.utils.remote_uploader import RemoteUploader
 
 _DEFAULT_REMOTE_FILE_NAME = "{run_name}/checkpoints/ep{epoch}-ba{batch}-rank{rank}.pt"
 _DEFAULT_LATEST_REMOTE_FILE_NAME = "{run_name}/checkpoints/latest-rank{rank}.pt"
@@ -66,6 +62,7 @@ class CheckpointSaver(Callback):
 
     Raises:
         NotImplementedError: For the address of a store that does not exist.
+        CompressorNotFound: If the name asks for a compressor that is not installed.
     """
 
     def __init__(
@@ -92,21 +89,21 @@ class CheckpointSaver(Callback):
         self.save_interval: Callable[[State, Event], bool] = (
             save_interval if callable(save_interval) else create_interval_scheduler(save_interval)
         )
+        if is_compressed_pt(str(filename)):
+            get_compressor(str(filename)).check_exists()
         self.folder = str(folder)
-        self.remote_uploader: CheckpointUploads | None = None
+        self._uploads: CheckpointUploadCallback | None = None
         self._local_copies: tempfile.TemporaryDirectory[str] | None = None
-        store = maybe_create_object_store_from_uri(self.folder)
-        if store is not None:
-            uri_path = parse_uri(self.folder)[2]
+        if is_uri(self.folder):
+            folder_name = parse_uri(self.folder)[2].rstrip("/")
             if remote_file_name in (None, _DEFAULT_REMOTE_FILE_NAME):
-                remote_file_name = f"{uri_path}/{filename}"
+                remote_file_name = f"{folder_name}/{_without_slash(filename)}"
             if latest_remote_file_name == _DEFAULT_LATEST_REMOTE_FILE_NAME:
                 latest_remote_file_name = (
-                    f"{uri_path}/{latest_filename}" if latest_filename else None
+                    f"{folder_name}/{_without_slash(latest_filename)}" if latest_filename else None
                 )
-            self.remote_uploader = CheckpointUploads(
-                store, num_concurrent_uploads, upload_timeout_in_seconds
-            )
+            uploader = RemoteUploader(self.folder, num_concurrent_uploads=num_concurrent_uploads)
+            self._uploads = CheckpointUploadCallback(uploader, upload_timeout_in_seconds)
             self._local_copies = tempfile.TemporaryDirectory(prefix="checkpoints_")
             self.folder = self._local_copies.name
         self.filename = PartialFilePath(_without_slash(filename), self.folder)
@@ -119,6 +116,7 @@ class CheckpointSaver(Callback):
         self.ignore_keys = ignore_keys
         self.num_concurrent_uploads = num_concurrent_uploads
         self.upload_timeout_in_seconds = upload_timeout_in_seconds
+        self._symlink_upload_wait_before_next_try_in_seconds = 30.0
         self.last_checkpoint_batch: Time[int] | None = None
         self.start_batch: Time[int] | None = None
         self.saved_checkpoints: list[str] = []
@@ -168,24 +166,33 @@ class CheckpointSaver(Callback):
         """Saves, if it is time to."""
         self._save_if_due(state, logger, Event.ITERATION_CHECKPOINT)
 
+    @property
+    def remote_uploader(self) -> RemoteUploader | None:
+        """Uploads the checkpoints, if the folder is in a store."""
+        return None if self._uploads is None else self._uploads.remote_uploader
+
+    @property
+    def symlink_upload_tasks(self) -> list[Any]:
+        """Pointers in the store that wait for their checkpoints."""
+        return [] if self._uploads is None else self._uploads.symlink_upload_tasks
+
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Raises what went wrong with an upload."""
-        if self.remote_uploader is not None:
-            self.remote_uploader.check()
+        """Raises what went wrong with an upload, and moves the pointer in the store if it can."""
+        if self._uploads is not None:
+            with _cure_of_conflicts():
+                self._uploads.batch_end(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Waits for the uploads."""
-        if self.remote_uploader is not None:
-            self.remote_uploader.wait()
+        if self._uploads is not None:
+            with _cure_of_conflicts():
+                self._uploads.fit_end(state, logger)
 
     def post_close(self) -> None:
         """Waits for the uploads and frees what they need; what goes wrong now is only logged."""
-        if self.remote_uploader is not None:
-            try:
-                self.remote_uploader.close()
-            except Exception:
-                log.exception("An upload of a checkpoint failed while closing.")
-            self.remote_uploader = None
+        if self._uploads is not None:
+            self._uploads.post_close()
+            self._uploads = None
         if self._local_copies is not None:
             self._local_copies.cleanup()
             self._local_copies = None
@@ -276,27 +283,21 @@ class CheckpointSaver(Callback):
         pointer_name = None
         if move_links and self.latest_remote_file_name is not None:
             pointer_name = _without_slash(self.latest_remote_file_name.format(state)) + ".symlink"
-        if self.remote_uploader is not None:
-            self.remote_uploader.start(path, remote_name, pointer_name, self.overwrite)
-        elif logger.has_file_upload_destination():
-            self._upload_by_logger(path, remote_name, pointer_name, logger)
-
-    def _upload_by_logger(
-        self, path: str, remote_name: str, pointer_name: str | None, logger: Logger
-    ) -> None:
-        try:
-            logger.upload_file(remote_name, path, overwrite=self.overwrite)
-        except FileExistsError as error:
-            raise FileExistsError(
-                f"Uploading {path} failed: {error} Choose another run_name or save_folder, or set "
-                "save_overwrite=True."
-            ) from error
-        if pointer_name is None:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            pointer_path = os.path.join(folder, "latest.symlink")
-            create_symlink_file(remote_name, pointer_path)
-            logger.upload_file(pointer_name, pointer_path, overwrite=True)
+        with _cure_of_conflicts(), tempfile.TemporaryDirectory() as folder:
+            pointer = os.path.join(folder, "latest.symlink")
+            create_symlink_file(remote_name, pointer)
+            if self._uploads is not None:
+                uploads = self._uploads
+                uploads.wait_before_next_try_in_seconds = (
+                    self._symlink_upload_wait_before_next_try_in_seconds
+                )
+                uploads.remote_uploader.upload_file_async(remote_name, path, self.overwrite)
+                if pointer_name is not None:
+                    uploads.add_symlink_upload_task([remote_name], pointer, pointer_name)
+            elif logger.has_file_upload_destination():
+                logger.upload_file(remote_name, path, overwrite=self.overwrite)
+                if pointer_name is not None:
+                    logger.upload_file(pointer_name, pointer, overwrite=True)
 
     def _delete_old_checkpoints(self, state: State) -> None:
         """Deletes the oldest in the order of training, whatever names or file times say."""
@@ -318,6 +319,17 @@ def _without_slash(name: Name) -> str:
 
 def _maybe_path(name: Name | None, folder: str | None = None) -> PartialFilePath | None:
     return None if name is None else PartialFilePath(_without_slash(name), folder)
+
+
+@contextlib.contextmanager
+def _cure_of_conflicts() -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise FileExistsError(
+            f"Uploading a checkpoint failed: {error} Choose another run_name or save_folder, or "
+            "set save_overwrite=True."
+        ) from error
 
 
 def _conflict(folder: str, filename: str, state: State) -> str | None:

@@ -4,21 +4,14 @@ from typing import Any
 
 import torch
 
-from composer.callbacks._watched_metric import (
-    Comparison,
-    check_dataloader_label,
-    get_comparison,
-    get_metric_value,
-)
-from composer.core.callback import Callback
+from composer.callbacks._watched_metric import Comparison, MetricWatcher
 from composer.core.duration import Time
-from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time_unit import TimeUnit
 from composer.core.timestamp import Timestamp
 
 
-class EarlyStopper(Callback):
+class EarlyStopper(MetricWatcher):
     """Stops training when a metric has not improved for longer than ``patience``.
 
     The metric is looked at whenever its dataloader ends: after each evaluation, or after each epoch
@@ -42,15 +35,14 @@ class EarlyStopper(Callback):
         min_delta: float = 0.0,
         patience: int | str | Time[int] = 1,
     ) -> None:
-        self.monitor = monitor
-        self.dataloader_label = dataloader_label
-        self.comp_func = get_comparison(comp, monitor)
         self.min_delta = abs(min_delta)
         self.patience = Time.from_input(patience, TimeUnit.EPOCH)
         if self.patience.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
             raise ValueError(
                 f"patience={patience!r} must be in epochs or batches, such as '3ep' or '500ba'."
             )
+        by_batch = self.patience.unit is TimeUnit.BATCH
+        super().__init__(monitor, dataloader_label, comp, looks_at_batches=by_batch)
         self.best: torch.Tensor | None = None
         self.best_occurred: Timestamp | None = None
 
@@ -68,31 +60,8 @@ class EarlyStopper(Callback):
         self.best_occurred = Timestamp()
         self.best_occurred.load_state_dict(state["best_occurred"])
 
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuses a label that no dataloader has."""
-        del logger
-        check_dataloader_label(state, self.dataloader_label)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Looks at the metric of an evaluator."""
-        del logger
-        self._check(state)
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Looks at a training metric."""
-        del logger
-        self._check(state)
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Looks at a training metric, if patience counts batches."""
-        del logger
-        if self.patience.unit == TimeUnit.BATCH:
-            self._check(state)
-
-    def _check(self, state: State) -> None:
-        if state.dataloader_label != self.dataloader_label:
-            return
-        value = get_metric_value(state, self.dataloader_label, self.monitor)
+    def judge(self, value: torch.Tensor, state: State) -> None:
+        """Notes an improvement, or stops, if there was none for too long."""
         if self._is_improvement(value):
             self.best = value
             self.best_occurred = state.timestamp

@@ -44,9 +44,8 @@ class ExportForInferenceCallback(Callback):
         self.output_names = output_names
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
-        """Keeps the first batch, if no sample was given and the format needs one."""
-        del logger
-        if self.sample_input is None and self.save_format is not ExportFormat.TORCHSCRIPT:
+        """Keeps the first batch, if no sample was given."""
+        if self.sample_input is None:
             self.sample_input = copy.deepcopy(state.batch)
 
     def fit_end(self, state: State, logger: Logger) -> None:

@@ -13,7 +13,15 @@ class FreeOutputs(Callback):
     Training metrics read the outputs after the backward pass, so they cannot be used with it.
     """
 
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Refuses a model with training metrics."""
+        if state.train_metrics:
+            raise ValueError(
+                "FreeOutputs drops the outputs before the training metrics read them: "
+                f"{', '.join(state.train_metrics)}. Remove it, or let the model's "
+                "get_metrics(is_train=True) return {}."
+            )
+
     def after_loss(self, state: State, logger: Logger) -> None:
         """Replaces the outputs by an empty tensor."""
-        del logger
         state.outputs = torch.Tensor()

@@ -46,9 +46,8 @@ class Generate(Callback):
         self.check_interval = create_interval_scheduler(interval, include_end_of_training=True)
         self.last_generate_batch: Time[int] | None = None
 
-    def fit_start(self, state: State, logger: Logger) -> None:
+    def epoch_start(self, state: State, logger: Logger) -> None:
         """Refuses a model that cannot generate, before anything is trained."""
-        del logger
         _require_generation(unwrap_model(state.model))
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
@@ -87,7 +86,7 @@ class Generate(Callback):
                 texts += self._continue(model, self.prompts[start : start + self.batch_size], state)
         if dist.get_global_rank() == 0:
             rows: list[list[Any]] = [list(row) for row in zip(self.prompts, texts, strict=True)]
-            logger.log_table(["prompt", "generation"], rows, name="generations")
+            logger.log_table(columns=["prompt", "generation"], rows=rows, name="generations")
 
     def _continue(self, model: Any, prompts: list[str], state: State) -> list[str]:
         tokenizer = model.tokenizer

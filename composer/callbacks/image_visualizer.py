@@ -4,16 +4,15 @@ from typing import Any
 
 import torch
 
-from composer.core.callback import Callback
+from composer.callbacks._now_and_then import NowAndThen
 from composer.core.duration import Time
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.core.time_unit import TimeUnit
 
 MODES = ("input", "segmentation")
 
 
-class ImageVisualizer(Callback):
+class ImageVisualizer(NowAndThen):
     """Logs images of a training batch now and then, and of the first batch of each evaluation.
 
     They are called ``Images/Train`` and ``Images/Eval``.
@@ -39,21 +38,16 @@ class ImageVisualizer(Callback):
     ) -> None:
         if mode.lower() not in MODES:
             raise ValueError(f"mode={mode!r} is unknown; use one of {', '.join(MODES)}.")
-        self.interval = Time.from_input(interval, TimeUnit.BATCH)
-        if self.interval.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH) or self.interval.value < 1:
-            raise ValueError(
-                f"interval={interval!r} must be in batches or epochs, as '100ba' or '1ep'."
-            )
+        super().__init__(interval)
         self.mode = mode.lower()
         self.num_images = num_images
         self.channels_last = channels_last
         self.input_key = input_key
         self.target_key = target_key
-        self.last_train_time_value_logged = -1
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Logs inputs of training, if it is time to."""
-        if self.mode == "input" and self._is_due(state):
+        if self.mode == "input" and self.is_due(state):
             self._log_inputs(state, logger, "Images/Train")
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
@@ -63,21 +57,13 @@ class ImageVisualizer(Callback):
 
     def before_loss(self, state: State, logger: Logger) -> None:
         """Logs masks of training, if it is time to."""
-        if self.mode == "segmentation" and self._is_due(state):
+        if self.mode == "segmentation" and self.is_due(state):
             self._log_masks(state, logger, "Images/Train")
 
     def eval_after_forward(self, state: State, logger: Logger) -> None:
         """Logs masks of an evaluation's first batch."""
         if self.mode == "segmentation" and state.eval_timestamp.batch.value == 0:
             self._log_masks(state, logger, "Images/Eval")
-
-    def _is_due(self, state: State) -> bool:
-        """Says so once for each value of the counter, at the batch's first micro-batch."""
-        now = state.timestamp.get(self.interval.unit).value
-        if now % self.interval.value != 0 or now == self.last_train_time_value_logged:
-            return False
-        self.last_train_time_value_logged = now
-        return True
 
     def _log_inputs(self, state: State, logger: Logger, name: str) -> None:
         images = state.batch_get_item(self.input_key)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from composer.checkpoint.load import load_checkpoint
+from composer.checkpoint.whole_run import load_checkpoint
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.logger import Logger

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from composer.callbacks._model_device import get_model_device
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -41,36 +42,26 @@ class MemoryMonitor(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Warns that only the process's memory can be logged where there is no CUDA device."""
-        del logger
-        if _device_type(state) not in ("cuda", "meta"):
+        device_type = get_model_device(state).type
+        if device_type not in ("cuda", "meta"):
             warnings.warn(
-                "The memory monitor only works on CUDA devices in full; elsewhere it logs the "
-                "memory of the process (memory/current_resident_mem, memory/peak_resident_mem).",
+                "The memory monitor only works on CUDA devices, but the model is on "
+                f"{device_type}: it logs the memory of the process instead "
+                "(memory/current_resident_mem, memory/peak_resident_mem).",
                 stacklevel=2,
             )
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Logs the memory in use."""
-        if _device_type(state) == "cuda":
+        device = get_model_device(state)
+        if device.type == "cuda":
             report = get_cuda_memory_report(self.memory_keys)
         else:
             report = _get_process_memory_report()
         interval = self.dist_aggregate_batch_interval
         if interval is not None and state.timestamp.batch.value % interval == 0:
-            report |= _aggregate_over_ranks(report, _device(state))
+            report |= _aggregate_over_ranks(report, device)
         logger.log_metrics({f"memory/{name}": value for name, value in report.items()})
-
-
-def _device(state: State) -> torch.device:
-    parameter = next(state.model.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-def _device_type(state: State) -> str:
-    """Where the model is; a model without parameters is where the run is."""
-    if next(state.model.parameters(), None) is None:
-        return "cuda" if state.device.name == "gpu" else "cpu"
-    return _device(state).type
 
 
 def _get_process_memory_report() -> dict[str, float]:

@@ -64,19 +64,16 @@ class MemorySnapshot(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Makes the folder, or says that there is nothing to watch."""
-        del logger
-        self._enabled = can_record(state, self)
+        self._enabled = can_record(state, "memory snapshot")
         if self._enabled:
             self.folder_name = make_folder(state, self.folder)
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Refuses a folder with files of another run."""
-        del logger
         refuse_other_runs_files(state, self.folder_name, self.overwrite)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Begins to record, once."""
-        del logger
         if not self._enabled or self._start is not None:
             return
         if self.batches_left_to_skip > 0:

@@ -100,6 +100,7 @@ class MLPerfCallback(Callback):
         self.upload_name = f"{{run_name}}/results/{result}"
         self.system_desc_upload_name = f"{{run_name}}/systems/{self.system_name}.json"
         self.success = False
+        self._has_files = False
 
     def init(self, state: State, logger: Logger) -> None:
         """Makes the files, empties the caches, and begins the log.
@@ -185,8 +186,9 @@ class MLPerfCallback(Callback):
 
     def _make_files(self) -> None:
         Path(self.filename).parent.mkdir(parents=True, exist_ok=True)
-        with open(self.filename, "x"):  # raises FileExistsError
-            pass
+        # A second Trainer with this callback goes on with its own file.
+        Path(self.filename).touch(exist_ok=self._has_files)
+        self._has_files = True
         Path(self.systems_path).parent.mkdir(parents=True, exist_ok=True)
         Path(self.systems_path).write_text(json.dumps(self.system_desc, indent=4))
 

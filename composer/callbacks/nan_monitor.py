@@ -17,7 +17,6 @@ class NaNMonitor(Callback):
 
     def after_loss(self, state: State, logger: Logger) -> None:
         """Raises ``RuntimeError`` if the loss, or a part of it, is NaN."""
-        del logger
         loss = state.loss
         if isinstance(loss, torch.Tensor):
             if loss.isnan().any():

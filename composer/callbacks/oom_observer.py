@@ -95,21 +95,25 @@ class OOMObserver(Callback):
         self.overwrite = overwrite
         self.filename_config: SnapshotFileNameConfig | None = None
         self._enabled = True
+        self._has_written = False
 
     def init(self, state: State, logger: Logger) -> None:
         """Makes the folder and begins to watch, or says that there is nothing to watch."""
-        self._enabled = can_record(state, self)
+        self._enabled = can_record(state, "oom observer")
         if not self._enabled:
             return
         self.folder_name = make_folder(state, self.folder)
+        self.filename_config = SnapshotFileNameConfig.from_file_name(
+            format_name_with_dist(os.path.join(self.folder_name, self.filename), state.run_name)
+        )
         torch.cuda.memory._record_memory_history(max_entries=self.max_entries)
         itself, run = weakref.ref(self), weakref.ref(state)
 
         def observe(device: int, alloc: int, device_alloc: int, device_free: int) -> None:
             del device, alloc, device_alloc, device_free
-            observer, its_state = itself(), run()
-            if observer is not None and its_state is not None and observer._enabled:
-                observer._observe(its_state, logger)
+            observer, its_run = itself(), run()
+            if observer is not None and its_run is not None and observer._enabled:
+                observer._observe(logger)
 
         # Torch keeps observers until the process ends.
         attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]  # CUDA builds
@@ -117,31 +121,26 @@ class OOMObserver(Callback):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Refuses a folder with files of another run."""
-        del logger
         refuse_other_runs_files(state, self.folder_name, self.overwrite)
 
     def close(self, state: State, logger: Logger) -> None:
         """Stops watching."""
-        del state, logger
         if self._enabled and self.folder_name is not None:
             torch.cuda.memory._record_memory_history(enabled=None)
         self._enabled = False
 
-    def _observe(self, state: State, logger: Logger) -> None:
+    def _observe(self, logger: Logger) -> None:
         try:
             snapshot: Any = torch.cuda.memory._snapshot()
-            self._write(snapshot, state, logger)
+            self._write(snapshot, logger)
         except Exception:  # whatever happens here must not hide that memory ran out
             log.exception("The record of the memory that ran out could not be written.")
 
-    def _write(self, snapshot: Snapshot, state: State, logger: Logger) -> None:
-        assert self.folder_name is not None
+    def _write(self, snapshot: Snapshot, logger: Logger) -> None:
+        assert self.filename_config is not None
         # Memory may run out again and again, as when a micro-batch size is being looked for.
-        overwrite = self.overwrite or self.filename_config is not None
-        path = os.path.join(self.folder_name, self.filename)
-        self.filename_config = SnapshotFileNameConfig.from_file_name(
-            format_name_with_dist(path, state.run_name)
-        )
+        overwrite = self.overwrite or self._has_written
+        self._has_written = True
         names = self.filename_config.list_filenames()
         remote: dict[str, str] = {}
         if self.remote_path_in_bucket:

@@ -65,7 +65,9 @@ def get_gpu_flops_available(state: State) -> float:
 
     An accelerator or precision that the table does not know gives a warning and 0.
     """
-    if not torch.cuda.is_available() or state.device.name != "gpu":
+    if state.device.name == "neuron":
+        return GPU_AVAILABLE_FLOPS["trn1"].get(state.precision.value, 0)
+    if not torch.cuda.is_available():
         return 0
     device_name = torch.cuda.get_device_name()
     lowered = device_name.lower()

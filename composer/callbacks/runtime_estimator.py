@@ -38,12 +38,10 @@ class RuntimeEstimator(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Logs the unit of the estimate."""
-        del state
         logger.log_hyperparameters({"time/remaining_estimate_unit": self.time_unit})
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Starts the clock at the first batch that counts."""
-        del logger
         if self.start_time is not None or self.batches_left_to_skip > 0:
             return
         if state.dataloader_len is not None:
@@ -73,7 +71,6 @@ class RuntimeEstimator(Callback):
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Learns how long the evaluator takes and how often it runs."""
-        del logger
         # An evaluation before the clock started is not between two training batches that count.
         if self.start_time is None or self.start_dur is None:
             return

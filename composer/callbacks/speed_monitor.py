@@ -68,7 +68,6 @@ class SpeedMonitor(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Finds the device's peak, outside of any timed batch, if it will be needed."""
-        del logger
         if self.gpu_flops_available is None and _flops_function(state.model) is not None:
             find_peak = (
                 get_cpu_flops_available if state.device.name == "cpu" else get_gpu_flops_available
@@ -103,7 +102,6 @@ class SpeedMonitor(Callback):
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Adds up the time of an evaluation."""
-        del logger
         self.total_eval_wct += state.eval_timestamp.total_wct.total_seconds()
 
     def _histories(self) -> tuple[deque[Any], ...]:

@@ -103,7 +103,6 @@ class StabilityMonitor(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuses to leave out steps of optimizers that run the passes themselves."""
-        del logger
         wanted = {self.action, self.nonfinite_action} & {"skip_step", "stop"}
         takers = [type(each).__name__ for each in state.optimizers if takes_closure(each)]
         if wanted and takers:
@@ -114,7 +113,6 @@ class StabilityMonitor(Callback):
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Judges the batch, and leaves its step out or raises, if it is to."""
-        del logger
         self._values = self._measure(state)
         self._taken, reason = self._judge(state.scaler is not None)
         if self._taken is None:

@@ -82,7 +82,6 @@ class SystemMetricsMonitor(Callback):
         self, all_metrics: list[dict[str, float]], state: State
     ) -> dict[str, float]:
         """Returns the least and the largest value of each key of the GPUs, with its rank."""
-        del state
         extremes: dict[str, float] = {}
         for key in _GPU_KEYS:
             by_rank = {rank: of[key] for rank, of in enumerate(all_metrics) if key in of}

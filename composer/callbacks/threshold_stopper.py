@@ -2,18 +2,11 @@
 
 import torch
 
-from composer.callbacks._watched_metric import (
-    Comparison,
-    check_dataloader_label,
-    get_comparison,
-    get_metric_value,
-)
-from composer.core.callback import Callback
-from composer.core.logger import Logger
+from composer.callbacks._watched_metric import Comparison, MetricWatcher
 from composer.core.state import State
 
 
-class ThresholdStopper(Callback):
+class ThresholdStopper(MetricWatcher):
     """Stops training as soon as a metric passes a threshold.
 
     Args:
@@ -34,36 +27,11 @@ class ThresholdStopper(Callback):
         comp: str | Comparison | None = None,
         stop_on_batch: bool = False,
     ) -> None:
-        self.monitor = monitor
-        self.dataloader_label = dataloader_label
+        super().__init__(monitor, dataloader_label, comp, looks_at_batches=stop_on_batch)
         self.threshold = torch.tensor(threshold)
-        self.comp_func = get_comparison(comp, monitor)
         self.stop_on_batch = stop_on_batch
 
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Refuses a label that no dataloader has."""
-        del logger
-        check_dataloader_label(state, self.dataloader_label)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Looks at the metric of an evaluator."""
-        del logger
-        self._check(state)
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Looks at a training metric."""
-        del logger
-        self._check(state)
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Looks at a training metric, if asked to."""
-        del logger
-        if self.stop_on_batch:
-            self._check(state)
-
-    def _check(self, state: State) -> None:
-        if state.dataloader_label != self.dataloader_label:
-            return
-        value = get_metric_value(state, self.dataloader_label, self.monitor)
+    def judge(self, value: torch.Tensor, state: State) -> None:
+        """Stops, if the value passed the threshold."""
         if self.comp_func(value, self.threshold):
             state.stop_training()

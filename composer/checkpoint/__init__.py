@@ -1,13 +1,31 @@
-"""The one checkpoint system: what one holds, how it is written and read, where a run goes on."""
+"""Checkpoints: what one holds, how it is written and read, where a run goes on.
 
-from composer.checkpoint.allow_list import CheckpointContentError
-from composer.checkpoint.autoresume import find_autoresume_checkpoint
-from composer.checkpoint.load import load_checkpoint
-from composer.checkpoint.save import save_checkpoint
+The Trainer saves a run to one file (``whole_run``). ``save``, ``load``, ``upload`` and ``download``
+are for programs that handle the parts of a run by themselves: weights, optimizer, the rest.
+"""
+
+from composer.utils.lazy import handed_on
 
 __all__ = [
     "CheckpointContentError",
-    "find_autoresume_checkpoint",
-    "load_checkpoint",
-    "save_checkpoint",
+    "download_monolithic_checkpoint",
+    "get_metadata_state_dict",
+    "get_model_state_dict",
+    "get_optim_state_dict",
+    "get_resumption_state_dict",
+    "upload_file",
 ]
+
+_STATE_DICT = "composer.checkpoint.state_dict"
+
+__getattr__ = handed_on(
+    {
+        "CheckpointContentError": "composer.checkpoint.allow_list",
+        "download_monolithic_checkpoint": "composer.checkpoint.download",
+        "get_metadata_state_dict": _STATE_DICT,
+        "get_model_state_dict": _STATE_DICT,
+        "get_optim_state_dict": _STATE_DICT,
+        "get_resumption_state_dict": _STATE_DICT,
+        "upload_file": "composer.checkpoint.upload",
+    }
+)

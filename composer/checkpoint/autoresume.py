@@ -1,4 +1,4 @@
-"""Where a restarted run goes on: its newest complete checkpoint.
+"""Where a restarted run goes on: its newest complete checkpoint, on a disk or in a store.
 
 The ``latest`` link says which that is. It is moved after its checkpoint is whole, so a run that was
 killed between the two has one newer file than the link knows; and a link can be lost. Both are
@@ -6,15 +6,25 @@ settled by the counters in the files' names, never by how names sort or by modif
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from composer.checkpoint.atomic import is_leftover
 from composer.checkpoint.monolithic import is_whole
 from composer.checkpoint.naming import format_name_of_rank_zero, step_of_name
+from composer.core.logger_destination import LoggerDestination
 from composer.utils import dist
+from composer.utils.file_helpers import extract_path_from_symlink
 from composer.utils.file_names import files_of_template
+from composer.utils.object_store.object_store import ObjectStore
 
-__all__ = ["find_autoresume_checkpoint", "newest_complete_checkpoint"]
+__all__ = [
+    "find_autoresume_checkpoint",
+    "find_remote_checkpoint",
+    "newest_complete_checkpoint",
+]
+
+Source = ObjectStore | LoggerDestination
 
 
 def newest_complete_checkpoint(
@@ -120,3 +130,36 @@ def find_autoresume_checkpoint(
             "node.",
         )
     return path
+
+
+def find_remote_checkpoint(
+    latest_remote_file_name: str, run_name: str, sources: Sequence[Source]
+) -> tuple[str, Source] | None:
+    """Returns the name of a run's newest checkpoint in a store, and the store, or None.
+
+    All ranks call it. Rank 0 looks for the pointer that the saver moved last.
+
+    Args:
+        latest_remote_file_name: The saver's name for it, with placeholders, without ``.symlink``.
+        run_name: The run's name.
+        sources: Where to look, in this order; the same on all ranks.
+    """
+    pointer = format_name_of_rank_zero(latest_remote_file_name, run_name).lstrip("/") + ".symlink"
+
+    def look() -> tuple[str, int] | None:
+        for number, source in enumerate(sources):
+            if isinstance(source, LoggerDestination) and not _keeps_files(source):
+                continue
+            try:
+                return extract_path_from_symlink(pointer, source), number
+            except FileNotFoundError:
+                continue
+        return None
+
+    found = dist.from_rank_zero(look)
+    return None if found is None else (found[0], sources[found[1]])
+
+
+def _keeps_files(destination: LoggerDestination) -> bool:
+    """Tells whether a destination was given the checkpoints of this run, and gives them back."""
+    return destination.can_upload_files() and destination.can_download_file()

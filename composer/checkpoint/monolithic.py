@@ -1,7 +1,6 @@
 """How a one-file checkpoint is written and read: ``.pt``, ``.pt.<compressor>`` or a tarball."""
 
 import contextlib
-import importlib
 import os
 import pickle
 import tarfile
@@ -17,13 +16,18 @@ import torch
 from composer.checkpoint.allow_list import SAFE_GLOBALS, explain_refusal, things_that_cannot_be_read
 from composer.checkpoint.atomic import written_aside
 from composer.checkpoint.naming import is_tar
+from composer.utils import dist
+from composer.utils.checkpoint import ensure_valid_checkpoint
 from composer.utils.compression import get_compressor, is_compressed_pt
 
 __all__ = [
     "STATES_FILENAME",
+    "is_plain",
     "is_whole",
     "opened_plain",
     "safe_torch_load",
+    "torch_load_with_validation",
+    "unpack",
     "write_checkpoint_file",
 ]
 
@@ -103,25 +107,35 @@ def _write_tar(state_dict: dict[str, Any], filename: str) -> None:
                 tar.addfile(member, plain)
 
 
-@contextlib.contextmanager
-def opened_plain(path: str, folder: str | None = None) -> Iterator[str]:
-    """Gives the body the path of a plain ``torch.save`` file with the content of ``path``.
+def is_plain(path: str) -> bool:
+    """Tells by its name whether a checkpoint is a ``torch.save`` file as it stands."""
+    return not is_tar(path) and not is_compressed_pt(path)
 
-    Args:
-        path: A checkpoint in one of the forms that :func:`write_checkpoint_file` writes.
-        folder: Where a tarball or compressed file is unpacked to, a temporary folder by default.
+
+def unpack(path: str, plain: str) -> None:
+    """Writes the content of a tarball or compressed file to a plain ``torch.save`` file.
 
     Raises:
         ValueError: If a tarball has no ``composer_states.pt``.
     """
-    if not is_tar(path) and not is_compressed_pt(path):
+    with open(plain, "wb") as target, _unpacked(path) as source:
+        while chunk := source.read(1 << 22):
+            target.write(chunk)
+
+
+@contextlib.contextmanager
+def opened_plain(path: str) -> Iterator[str]:
+    """Gives the body the path of a plain ``torch.save`` file with the content of ``path``.
+
+    Args:
+        path: A checkpoint in one of the forms that :func:`write_checkpoint_file` writes.
+    """
+    if is_plain(path):
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="composer_load_", dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix="composer_load_") as scratch:
         plain = os.path.join(scratch, STATES_FILENAME)
-        with open(plain, "wb") as target, _unpacked(path) as source:
-            while chunk := source.read(1 << 22):
-                target.write(chunk)
+        unpack(path, plain)
         yield plain
 
 
@@ -142,14 +156,11 @@ def _unpacked(path: str) -> Iterator[Any]:
     )
 
 
-def safe_torch_load(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
+def torch_load_with_validation(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
     """Reads a ``torch.save`` file without running anything that it names.
 
-    If the environment variable ``CHECKPOINT_VALIDATION_FUNCTION`` names a function
-    (``module.function``), it is called as ``function(path, None)`` first and may say no.
-
     Args:
-        path: A plain file, not a tarball.
+        path: A plain file, not a tarball. See ``composer.utils.checkpoint`` for who may refuse it.
         map_location: Where the tensors go, as for ``torch.load``.
 
     Raises:
@@ -160,7 +171,7 @@ def safe_torch_load(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
     path = str(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
-    _ensure_valid(path)
+    ensure_valid_checkpoint(path)
     with torch.serialization.safe_globals(SAFE_GLOBALS):
         try:
             return torch.load(path, map_location=map_location, weights_only=True)
@@ -168,17 +179,35 @@ def safe_torch_load(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
             raise explain_refusal(path, error) from error
 
 
-def _ensure_valid(path: str) -> None:
-    name = os.environ.get("CHECKPOINT_VALIDATION_FUNCTION")
-    if not name:
-        return
-    module_name, _, function_name = name.rpartition(".")
-    validate = getattr(importlib.import_module(module_name), function_name)
-    if not validate(path, None):
-        raise ValueError(
-            f"CHECKPOINT_VALIDATION_FUNCTION={name} says that {path} is not valid; load another "
-            "checkpoint, or unset the variable.",
-        )
+def safe_torch_load(
+    composer_states_filepath: str | os.PathLike[str],
+    map_location: Any = "cpu",
+    load_monolith_rank0_only: bool = False,
+) -> Any:
+    """Reads a checkpoint's plain file without running anything that it names.
+
+    Args:
+        composer_states_filepath: A plain file, not a tarball.
+        map_location: Where the tensors go, as for ``torch.load``.
+        load_monolith_rank0_only: Rank 0 reads for all ranks, which call this together. The others
+            get everything but weights and moments: their ``model`` and ``optimizers`` are None.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointContentError: If the file names a global outside the fixed list.
+        ValueError: If the validation function says no.
+    """
+    if not load_monolith_rank0_only:
+        return torch_load_with_validation(composer_states_filepath, map_location)
+    whole: dict[str, Any] = {}
+
+    def read() -> dict[str, Any]:
+        whole.update(torch_load_with_validation(composer_states_filepath, map_location))
+        large = {name: None for name in ("model", "optimizers") if name in whole["state"]}
+        return {**whole, "state": {**whole["state"], **large}}
+
+    others = dist.from_rank_zero(read)
+    return whole if dist.get_global_rank() == 0 else others
 
 
 def is_whole(path: str | os.PathLike[str]) -> bool:

@@ -61,7 +61,7 @@ def launch(options: LaunchOptions) -> int:
             run("-I", _CHILD, json.dumps(task).encode().hex())
         except ChildFailedError as error:
             _kill_leftovers()
-            return _report(error.failures, config.nproc_per_node, options, stdout, stderr)
+            return _report(error.failures, options, stdout, stderr)
         except SignalException as error:
             print(f"composer: {error.sigval.name} received, all processes ended", file=sys.stderr)
             return 128 + int(error.sigval)
@@ -96,27 +96,27 @@ def _config(options: LaunchOptions, folder: str) -> Any:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
-    nproc = options.nproc or _count_devices()
-    num_nodes = (options.world_size or nproc) // nproc
+    num_nodes = options.world_size // options.nproc
+    address = options.master_addr or "127.0.0.1"
     if options.master_port is None:
         # The agent listens on a port that the system chooses: no other program can be faster.
         rendezvous: dict[str, Any] = {
             "rdzv_backend": "c10d",
-            "rdzv_endpoint": "127.0.0.1:0",
-            "local_addr": "127.0.0.1",
+            "rdzv_endpoint": f"{address}:0",
+            "local_addr": address,
             "run_id": uuid.uuid4().hex,
         }
     else:
         rendezvous = {
             "rdzv_backend": "static",
-            "rdzv_endpoint": f"{options.master_addr or '127.0.0.1'}:{options.master_port}",
+            "rdzv_endpoint": f"{address}:{options.master_port}",
             "rdzv_configs": {"rank": options.node_rank, "timeout": _JOIN_SECONDS},
             "run_id": "composer",
         }
     return LaunchConfig(
         min_nodes=num_nodes,
         max_nodes=num_nodes,
-        nproc_per_node=nproc,
+        nproc_per_node=options.nproc,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
         role="composer",
         max_restarts=0,
@@ -127,12 +127,6 @@ def _config(options: LaunchOptions, folder: str) -> Any:
     )
 
 
-def _count_devices() -> int:
-    import torch
-
-    return max(torch.cuda.device_count(), 1)
-
-
 def _quiet(verbose: bool) -> None:
     """Sets the level of the agent's loggers; each carries its own, set when torch imported it."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr)
@@ -141,9 +135,7 @@ def _quiet(verbose: bool) -> None:
             logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-def _report(
-    failures: dict[int, Any], nproc: int, options: LaunchOptions, stdout: str, stderr: str
-) -> int:
+def _report(failures: dict[int, Any], options: LaunchOptions, stdout: str, stderr: str) -> int:
     """Prints how each process failed, in the order in which they did, and returns the exit code."""
     ranked = sorted(failures.items(), key=lambda item: item[1].timestamp)
     first_rank, first = ranked[0]
@@ -160,8 +152,8 @@ def _report(
         place = {
             "rank": rank,
             "local_rank": failure.local_rank,
-            "world_size": options.world_size or nproc,
-            "local_world_size": nproc,
+            "world_size": options.world_size,
+            "local_world_size": options.nproc,
             "node_rank": options.node_rank,
         }
         _show(rank, "STDOUT", stdout.format(**place))

@@ -108,24 +108,26 @@ def _parse_env(assignments: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
+def _count_devices() -> int:
+    import torch  # only now: --help and mistakes must not wait for it
+
+    return max(torch.cuda.device_count(), 1)
+
+
 def _resolve_nodes(
-    nproc: int | None, world_size: int | None, node_rank: int | None, base_rank: int | None
-) -> tuple[int | None, int]:
-    """Checks how this node's processes stand among all; returns (world size, node rank)."""
-    if nproc is not None and nproc < 1:
+    nproc: int, world_size: int, node_rank: int | None, base_rank: int | None
+) -> int:
+    """Checks how this node's processes stand among all; returns the node's rank."""
+    if nproc < 1:
         raise ValueError(f"--nproc {nproc} must be at least 1")
-    if world_size is None or world_size == nproc:
+    if world_size == nproc:
         for name, value in (("node_rank", node_rank), ("base_rank", base_rank)):
             if value:
                 raise ValueError(
                     f"--{name} {value} needs --world_size above nproc; one node has number and "
                     "rank 0"
                 )
-        return world_size, 0
-    if nproc is None:
-        raise ValueError(
-            f"--world_size {world_size} needs --nproc, the number of processes on each node"
-        )
+        return 0
     if world_size < nproc:
         raise ValueError(f"--world_size {world_size} must be at least --nproc {nproc}")
     if world_size % nproc:
@@ -150,7 +152,7 @@ def _resolve_nodes(
         raise ValueError(
             f"--node_rank {node_rank} must be below world_size / nproc = {world_size // nproc}"
         )
-    return world_size, node_rank
+    return node_rank
 
 
 def parse_args(argv: Sequence[str] | None = None) -> LaunchOptions:
@@ -167,24 +169,22 @@ def parse_args(argv: Sequence[str] | None = None) -> LaunchOptions:
         program.insert(1, "-m")
     local_world_size = _env_int("LOCAL_WORLD_SIZE")
     nproc = _first(args.nproc, local_world_size)
-    # An outer launcher's WORLD_SIZE that only counts this node says nothing that nproc does not
-    # say.
+    if nproc is None:
+        nproc = _count_devices()
+    # An outer launcher's WORLD_SIZE that only counts this node says no more than nproc does.
     env_world_size = _env_int("WORLD_SIZE")
-    if env_world_size == local_world_size:
-        env_world_size = None
-    world_size, node_rank = _resolve_nodes(
+    if env_world_size is None or env_world_size == local_world_size:
+        env_world_size = nproc
+    world_size = env_world_size if args.world_size is None else args.world_size
+    node_rank = _resolve_nodes(
         nproc,
-        _first(args.world_size, env_world_size),
+        world_size,
         _first(args.node_rank, _env_int("NODE_RANK")),
         _first(args.base_rank, _env_int("BASE_RANK")),
     )
     master_addr = args.master_addr or os.environ.get("MASTER_ADDR") or None
     master_port = _first(args.master_port, _env_int("MASTER_PORT"))
-    if (
-        world_size is not None
-        and world_size != nproc
-        and (master_addr is None or master_port is None)
-    ):
+    if world_size != nproc and (master_addr is None or master_port is None):
         raise ValueError(
             f"--world_size {world_size} on several nodes needs --master_addr and --master_port of "
             "node 0"

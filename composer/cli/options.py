@@ -14,10 +14,10 @@ class LaunchOptions:
     """The command up to the script's arguments."""
     arguments: tuple[str, ...]
     """The script's arguments, not yet expanded."""
-    nproc: int | None
-    """Processes on this node; None for one per GPU."""
-    world_size: int | None
-    """Processes in all; None for those of this node."""
+    nproc: int
+    """Processes on this node."""
+    world_size: int
+    """Processes in all."""
     node_rank: int
     """The number of this node."""
     master_addr: str | None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from composer.core.timestamp import Timestamp
 
 
 def qualname(obj: object) -> str:
@@ -79,6 +82,30 @@ def load_metrics(metrics: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         metric.load_state_dict(dict(values), strict=False)
         metric._computed = computed
         metric._update_count += 1  # or torchmetrics would warn that compute came before update
+
+
+def dataset_position(loader: Any, timestamp: Timestamp) -> dict[str, Any] | None:
+    """Returns where in its dataset a loader stands, or None if the dataset cannot tell."""
+    dataset = getattr(loader, "dataset", None)
+    if dataset is None or not _tells_position(dataset):
+        return None
+    position = dataset.state_dict(timestamp.sample_in_epoch.value, True)
+    if position and not timestamp.batch_in_epoch.value and hasattr(dataset, "next_epoch"):
+        # Between epochs: the dataset still tells the one that is over.
+        position = {**position, "epoch": dataset.next_epoch}
+    return position
+
+
+def _tells_position(dataset: object) -> bool:
+    """Tells whether a dataset offers ``state_dict(num_samples, from_beginning)``."""
+    method = getattr(dataset, "state_dict", None)
+    if method is None:
+        return False
+    try:
+        inspect.signature(method).bind(0, True)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def without_legacy_names(state: Mapping[str, Any]) -> dict[str, Any]:

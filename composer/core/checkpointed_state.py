@@ -5,9 +5,8 @@ It touches no file: ``composer.checkpoint`` writes and reads.
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -154,47 +153,46 @@ class CheckpointedState(Serializable):
         return metadata
 
     def _get_dataset_state(self) -> dict[str, Any]:
-        dataset = getattr(self._train_dataloader, "dataset", None)
-        position = None
-        if dataset is not None and _tells_position(dataset):
-            position = dataset.state_dict(self.timestamp.sample_in_epoch.value, True)
-            if (
-                position
-                and not self.timestamp.batch_in_epoch.value
-                and hasattr(dataset, "next_epoch")
-            ):
-                # Between epochs: the dataset still tells the one that is over.
-                position = {**position, "epoch": dataset.next_epoch}
+        position = _state_dict.dataset_position(self._train_dataloader, self.timestamp)
         return {"train": position, "eval": {}}
 
+    def _get_train_metrics(self) -> dict[str, Any] | None:
+        return _state_dict.save_metrics(self.train_metrics) if self.save_metrics else None
+
+    def _get_eval_metrics(self) -> dict[str, Any] | None:
+        if not self.save_metrics:
+            return None
+        return {
+            label: _state_dict.save_metrics(metrics) for label, metrics in self.eval_metrics.items()
+        }
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that a checkpoint keeps of a run.
+        """Returns everything that a checkpoint keeps of a run: the ``serialized_attributes``.
 
         ``model`` and ``optimizers`` are keyed by parameter names; ``schedulers``, ``callbacks``,
         ``scaler`` and ``timestamp`` by class names; ``algorithms`` is a list of (class name, state)
         pairs, in order; metrics are there only with ``save_metrics``.
         """
-        state: dict[str, Any] = {
-            "model": self.get_model_state_dict(),
-            "optimizers": self.get_optim_state_dict(),
-            "schedulers": _state_dict.save_by_class(self._schedulers),
-            "algorithms": [
+        savers: dict[str, Callable[[], Any]] = {
+            "model": self.get_model_state_dict,
+            "optimizers": self.get_optim_state_dict,
+            "schedulers": lambda: _state_dict.save_by_class(self._schedulers),
+            "algorithms": lambda: [
                 (_state_dict.qualname(algorithm), algorithm.state_dict())
                 for algorithm in self._algorithms
             ],
-            "callbacks": _state_dict.save_by_class(self._callbacks),
-            "scaler": _state_dict.save_by_class(ensure_tuple(self.scaler)),
-            "timestamp": _state_dict.save_by_class([self.timestamp]),
-            "rank_zero_seed": self.rank_zero_seed,
+            "callbacks": lambda: _state_dict.save_by_class(self._callbacks),
+            "scaler": lambda: _state_dict.save_by_class(ensure_tuple(self.scaler)),
+            "timestamp": lambda: _state_dict.save_by_class([self.timestamp]),
+            "train_metrics": self._get_train_metrics,
+            "eval_metrics": self._get_eval_metrics,
+            "dataset_state": self._get_dataset_state,
         }
-        if self.save_metrics:
-            state["train_metrics"] = _state_dict.save_metrics(self.train_metrics)
-            state["eval_metrics"] = {
-                label: _state_dict.save_metrics(metrics)
-                for label, metrics in self.eval_metrics.items()
-            }
-        state["run_name"] = self.run_name
-        state["dataset_state"] = self._get_dataset_state()
+        saved = {
+            name: savers[name]() if name in savers else getattr(self, name)
+            for name in self.serialized_attributes
+        }
+        state = {name: value for name, value in saved.items() if value is not None}
         state["integrations"] = self._get_integrations_state_dict()
         state["metadata"] = self._get_state_metadata()
         return state
@@ -329,18 +327,6 @@ class CheckpointedState(Serializable):
         self.dataset_resumption["train"] = True
         assert self.dataset_state is not None
         self.dataset_state["train"] = None
-
-
-def _tells_position(dataset: object) -> bool:
-    """Tells whether a dataset offers ``state_dict(num_samples, from_beginning)``."""
-    method = getattr(dataset, "state_dict", None)
-    if method is None:
-        return False
-    try:
-        inspect.signature(method).bind(0, True)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _listed(names: list[str]) -> str:

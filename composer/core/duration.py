@@ -99,9 +99,13 @@ class Time(Generic[TValue], Serializable):
         try:
             return Time(int(number), unit)  # keeps counts beyond a float's 53 bits exact
         except ValueError:
+            pass
+        try:
             value = float(number)
+        except ValueError:
+            value = math.nan
         if math.isnan(value):
-            raise ValueError(f"Invalid time string: {timestring} is not a number")
+            raise ValueError(f"Invalid time string: {timestring}; {number!r} is not a number")
         if unit is TimeUnit.DURATION:
             return Time(value, unit)
         if math.isinf(value):
@@ -177,10 +181,6 @@ class Time(Generic[TValue], Serializable):
     def __eq__(self, other: object) -> bool:
         difference = self._difference(other)
         return difference if difference is NotImplemented else difference == 0
-
-    def __ne__(self, other: object) -> bool:
-        difference = self._difference(other)
-        return difference if difference is NotImplemented else difference != 0
 
     def __lt__(self, other: Any) -> bool:
         difference = self._difference(other)

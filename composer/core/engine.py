@@ -120,8 +120,9 @@ class Engine:
         self._unheard: set[Event] = set()
         self._changes_known = 0  # of state.callbacks, when listeners and unheard were found
         self._is_closed = False
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
         install_handlers(leave_interrupt=is_notebook())
-        self._closer = weakref.finalize(self, _close, state, logger)
+        self._closer = weakref.finalize(self, _close, state, logger, self._opened)
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Adds a pass at an index of the passes; at their end by default."""
@@ -278,6 +279,7 @@ class Engine:
                     "trainer first"
                 )
         _open_callbacks.update(self.state.callbacks)
+        self._opened.update(self.state.callbacks)
 
 
 def _answers(callback: Any, event: Event) -> bool:
@@ -310,10 +312,15 @@ def _position(state: State) -> tuple[int, int]:
     return state.timestamp.epoch.value, state.timestamp.batch.value
 
 
-def _close(state: State, logger: Logger) -> None:
-    """Closes the callbacks of a run: first all of them, then the resources of those that could."""
+def _close(state: State, logger: Logger, opened: weakref.WeakSet[Any]) -> None:
+    """Closes the callbacks of a run: first all of them, then the resources of those that could.
+
+    One that another run has open, so that INIT was refused, is that run's to close.
+    """
     closed = []
     for callback in reversed(state.callbacks):
+        if callback in _open_callbacks and callback not in opened:
+            continue
         if _succeeds(lambda callback=callback: callback.close(state, logger), callback, "close"):
             closed.append(callback)
     for callback in closed:

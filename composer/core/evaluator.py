@@ -28,7 +28,8 @@ class Evaluator:
             out; the dataloader's batch size if None.
 
     Raises:
-        ValueError: If the metric names are not a list, or there is no batch size to go by.
+        ValueError: If the metric names are not a list, or the size is no size.
+        AttributeError: If no size is given and the dataloader has no batch size to go by.
     """
 
     _eval_interval: EvalInterval | None
@@ -93,10 +94,12 @@ def _microbatch_size(size: int | str | float | None, data_spec: DataSpec) -> int
             category=UserWarning,
             stacklevel=3,
         )
-    elif isinstance(size, (int, float)):
-        return size
     elif size is not None:
-        raise ValueError(f"device_eval_microbatch_size {size!r} must be a number, 'auto' or None")
+        if isinstance(size, bool) or not (isinstance(size, (int, float)) and size > 0):
+            raise ValueError(
+                f"device_eval_microbatch_size {size!r} must be a number above 0, 'auto' or None"
+            )
+        return size
     batch_size = getattr(data_spec.dataloader, "batch_size", None)
     if batch_size is None:
         raise AttributeError(

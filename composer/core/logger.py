@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +139,8 @@ class Logger:
         file_path = format_name_with_dist(os.fspath(file_path), run_name)
         remote_file_name = format_name_with_dist(remote_file_name, run_name)
         for destination in self.destinations:
-            destination.upload_file(
-                self._state, remote_file_name, Path(file_path), overwrite=overwrite
-            )
+            upload = partial(destination.upload_file, overwrite=overwrite)
+            tell(destination, upload, self._state, remote_file_name, Path(file_path))
 
     def has_file_upload_destination(self) -> bool:
         """Tells whether a destination keeps files."""
@@ -163,8 +163,6 @@ def format_log_data_value(data: Any) -> str:
         return "None"
     if isinstance(data, str):
         return f'"{data}"'
-    if isinstance(data, bool):
-        return str(data)
     if isinstance(data, int):
         return str(data)
     if isinstance(data, float):
@@ -173,6 +171,8 @@ def format_log_data_value(data: Any) -> str:
         if data.numel() == 1:
             return format_log_data_value(data.item())
         return "Tensor of shape " + str(data.shape)
+    if getattr(data, "ndim", None) == 0:  # a scalar or an array of numpy that holds one number
+        return format_log_data_value(data.item())
     if isinstance(data, Mapping):
         items = "".join(f'"{key}": {format_log_data_value(data[key])}, ' for key in data)
         return "{ " + items + "}"

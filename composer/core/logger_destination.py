@@ -20,6 +20,9 @@ class LoggerDestination(Callback, ABC):
     may_stop_training: ClassVar[bool] = False
     """Whether an error of this destination must end the run."""
 
+    on_console: ClassVar[str | None] = None
+    """What it shows on the console, a ``"progress bar"`` or ``"lines"``; a run has one of each."""
+
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Takes settings of the run."""
 

@@ -28,10 +28,10 @@ def default_split_batch(batch: Batch, microbatch_size: int | float) -> Sequence[
         ValueError: If the size is not whole, or a part of a mapping cannot be split.
         NotImplementedError: If the batch is something else: give the DataSpec a ``split_batch``.
     """
-    if isinstance(microbatch_size, float):
+    if isinstance(microbatch_size, float) or microbatch_size < 1:
         raise ValueError(
-            f"A micro-batch of {microbatch_size} samples cannot be split off: give a whole number, "
-            "or a `split_batch` to the DataSpec"
+            f"A micro-batch of {microbatch_size} samples cannot be split off: give a whole number "
+            "above 0, or a `split_batch` to the DataSpec"
         )
     if isinstance(batch, torch.Tensor):
         return _split_tensor(batch, microbatch_size)
@@ -63,7 +63,8 @@ def _split_tensor(t: torch.Tensor, microbatch_size: int) -> Sequence[torch.Tenso
 def _split_list(items: Sequence[Any], microbatch_size: int) -> Sequence[Any]:
     _warn_if_short(len(items), microbatch_size, "list")
     return [
-        items[start : start + microbatch_size] for start in range(0, len(items), microbatch_size)
+        items[start : start + microbatch_size]
+        for start in range(0, max(len(items), 1), microbatch_size)
     ]
 
 

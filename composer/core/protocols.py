@@ -170,6 +170,18 @@ class SavesCheckpoints(Protocol):
     save_interval: Callable[[Any, Event], bool]
 
 
+@runtime_checkable
+class KeepsCheckpoints(SavesCheckpoints, Protocol):
+    """A callback whose folder a run resumes from."""
+
+    folder: str
+    filename: Any
+    latest_filename: Any
+    """The name of the link to the newest checkpoint; None if there is none."""
+    overwrite: bool
+    saved_checkpoints: list[str]
+
+
 class ScalerLike(SerializableLike, Protocol):
     """Scales the loss so that half-precision gradients do not vanish."""
 

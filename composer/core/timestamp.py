@@ -213,18 +213,30 @@ class Timestamp(Serializable):
             if name in state:
                 setattr(self, f"_{name}", state[name])
 
-    def copy(self, **changes: Any) -> Timestamp:
-        """Returns a copy with other values for the fields that are named.
-
-        Args:
-            **changes: Any argument of the constructor; None leaves the field as it is.
-        """
-        fields = {name: getattr(self, name) for name in (*_COUNTERS, *_CLOCKS)}
-        unknown = sorted(changes.keys() - fields.keys())
-        if unknown:
-            raise TypeError(f"A Timestamp has no {', '.join(unknown)}; it has {', '.join(fields)}")
-        fields.update((name, value) for name, value in changes.items() if value is not None)
-        return Timestamp(**fields)
+    def copy(
+        self,
+        iteration: int | Time[int] | None = None,
+        epoch: int | Time[int] | None = None,
+        batch: int | Time[int] | None = None,
+        sample: int | Time[int] | None = None,
+        token: int | Time[int] | None = None,
+        epoch_in_iteration: int | Time[int] | None = None,
+        token_in_iteration: int | Time[int] | None = None,
+        batch_in_epoch: int | Time[int] | None = None,
+        sample_in_epoch: int | Time[int] | None = None,
+        token_in_epoch: int | Time[int] | None = None,
+        total_wct: datetime.timedelta | None = None,
+        iteration_wct: datetime.timedelta | None = None,
+        epoch_wct: datetime.timedelta | None = None,
+        batch_wct: datetime.timedelta | None = None,
+    ) -> Timestamp:
+        """Returns a copy with other values for the fields that are given, as to the constructor."""
+        given = locals()
+        fields = (
+            getattr(self, name) if given[name] is None else given[name]
+            for name in (*_COUNTERS, *_CLOCKS)
+        )
+        return Timestamp(*fields)
 
     def to_next_batch(
         self,

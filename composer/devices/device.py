@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
 T_nnModule = TypeVar("T_nnModule", bound=torch.nn.Module)
@@ -47,12 +48,16 @@ class Device(ABC):
         return optimizer
 
     def _move_if_tensor(self, value: Any) -> Any:
+        if isinstance(value, PackedSequence):
+            return value.to(self._device)
         return self.tensor_to_device(value) if isinstance(value, torch.Tensor) else value
 
 
 def _map_batch(batch: Any, map_fn: Callable[[Any], Any]) -> Any:
     """Applies ``map_fn`` to every leaf of a nested batch."""
-    if isinstance(batch, torch.Tensor):  # most are: told at once, it is not asked the rest
+    # Most are tensors: told at once, they are not asked the rest. A packed sequence, a named tuple,
+    # keeps one of its tensors on the CPU.
+    if isinstance(batch, (torch.Tensor, PackedSequence)):
         return map_fn(batch)
     if isinstance(batch, Mapping):
         return {key: _map_batch(value, map_fn) for key, value in batch.items()}

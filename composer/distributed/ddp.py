@@ -1,5 +1,6 @@
 """Distributed data parallelism: replicas that average their gradients once per optimizer step."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -57,8 +58,8 @@ def ddp_sync_context(
     return _forced_sync(model, is_final_microbatch)
 
 
-def ddp_no_sync(state: State, is_final_microbatch: bool) -> AbstractContextManager[None]:
-    """Returns the context of a micro-batch whose gradients somebody else will average."""
+def ddp_no_sync(state: State, *_: bool) -> AbstractContextManager[None]:
+    """Returns the context of a micro-batch whose gradients stay on this rank."""
     model = state.model
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
@@ -68,8 +69,20 @@ def _forced_sync(model: DistributedDataParallel, is_final_microbatch: bool) -> I
     with model.no_sync():
         yield
     if is_final_microbatch:
-        world_size = dist.get_world_size()
-        for parameter in model.parameters():
-            if parameter.requires_grad and parameter.grad is not None:
-                dist.all_reduce(parameter.grad, "SUM")
-                parameter.grad.div_(world_size)
+        average_gradients(model)
+
+
+def average_gradients(model: torch.nn.Module) -> None:
+    """Averages gradients over ranks; where only some ranks have one, the others count as zero."""
+    world_size = dist.get_world_size()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if world_size == 1 or not parameters:
+        return
+    used = [parameter.grad is not None for parameter in parameters]
+    is_used = torch.tensor(used, dtype=torch.int32, device=parameters[0].device)
+    dist.all_reduce(is_used, "MAX")
+    for parameter in itertools.compress(parameters, is_used.tolist()):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, "SUM")
+        parameter.grad.div_(world_size)

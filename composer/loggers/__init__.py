@@ -16,6 +16,8 @@ __all__ = [
     "Logger",
     "LoggerDestination",
     "MLFlowLogger",
+    "MosaicMLLogger",
+    "NeptuneLogger",
     "ProgressBarLogger",
     "RemoteUploaderDownloader",
     "SlackLogger",
@@ -28,16 +30,12 @@ __getattr__ = handed_on(
     {
         "CometMLLogger": "composer.loggers.cometml_logger",
         "MLFlowLogger": "composer.loggers.mlflow_logger",
+        "MosaicMLLogger": "composer.loggers.mosaicml_logger",
+        "NeptuneLogger": "composer.loggers.neptune_logger",
         "RemoteUploaderDownloader": "composer.loggers.remote_uploader_downloader",
         "SlackLogger": "composer.loggers.slack_logger",
         "TensorboardLogger": "composer.loggers.tensorboard_logger",
         "TrackioLogger": "composer.loggers.trackio_logger",
         "WandBLogger": "composer.loggers.wandb_logger",
-    },
-    removed={
-        "MosaicMLLogger": "the MosaicML platform is gone; use WandBLogger, MLFlowLogger, "
-        "TensorboardLogger or FileLogger",
-        "NeptuneLogger": "the service has ended; use WandBLogger, MLFlowLogger, CometMLLogger or "
-        "TrackioLogger",
-    },
+    }
 )

@@ -1,10 +1,11 @@
 """What loggers that stand on somebody else's package share: importing it, ranks, conversions."""
 
+import functools
 import importlib
 import logging
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from composer.utils import dist
 from composer.utils.import_helpers import MissingConditionalImportError
 
 log = logging.getLogger(__name__)
+
+TMethod = TypeVar("TMethod", bound=Callable[..., Any])
 
 
 def import_package(name: str, extra: str) -> Any:
@@ -31,9 +34,18 @@ class ServiceLogger(LoggerDestination):
 
     Args:
         rank_zero_only: Whether the other ranks stay silent.
+
+    Raises:
+        MissingConditionalImportError: If the service's package is not installed.
     """
 
+    package: ClassVar[str]
+    """The service's package."""
+    extra: ClassVar[str]
+    """The extra that installs it."""
+
     def __init__(self, rank_zero_only: bool = True) -> None:
+        import_package(self.package, self.extra)
         self._enabled = not rank_zero_only or dist.get_global_rank() == 0
         self._is_of_one_rank = not rank_zero_only
         self._ended_well = True
@@ -46,23 +58,40 @@ class ServiceLogger(LoggerDestination):
         """Remembers that training came to its end."""
         self._ended_well = True
 
+    @property
+    def _service(self) -> Any:
+        return import_package(self.package, self.extra)  # no attribute: modules cannot be pickled
+
     def _name_of_rank(self, run_name: str) -> str:
         return f"{run_name}-rank{dist.get_global_rank()}" if self._is_of_one_rank else run_name
+
+
+def unless_silent(method: TMethod) -> TMethod:
+    """Lets a method of a `ServiceLogger` do nothing on ranks that stay silent."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs) if self._enabled else None
+
+    return call  # pyright: ignore[reportReturnType]: of the same signature, which wraps hands on
 
 
 class ResumingServiceLogger(ServiceLogger):
     """A logger whose service can go on with an earlier run.
 
     Whether there is one is known once the checkpoint is loaded: the service's run starts at
-    ``Event.AFTER_LOAD``, and what is logged before waits. The checkpoint of another run (by name)
-    starts a new one. Subclasses give `_start` and `_identity`.
+    ``Event.AFTER_LOAD``, and what is logged before waits; without a Trainer, which fires that
+    event, it starts when somebody asks for it, or at the end. The checkpoint of another run (by
+    name) starts a new one. Subclasses give `_start`, `_identity` and `_finish`.
     """
 
     def __init__(self, rank_zero_only: bool = True) -> None:
         super().__init__(rank_zero_only)
+        self._run: Any = None
         self._run_name = ""
         self._resumed: dict[str, Any] = {}
-        self._waiting: list[Callable[[], object]] | None = []
+        self._waiting: list[Callable[[], object]] = []
+        self._has_news = False
 
     def init(self, state: State, logger: Logger) -> None:
         """Takes the run's name."""
@@ -71,7 +100,7 @@ class ResumingServiceLogger(ServiceLogger):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what names the service's run, so that a resumed run goes on with it."""
-        if self._waiting is not None:
+        if self._run is None:
             return {}
         rank = dist.get_global_rank()
         return {"run_name": self._run_name, "rank": rank, **self._identity()}
@@ -84,24 +113,36 @@ class ResumingServiceLogger(ServiceLogger):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Starts the service's run, and logs what waited for it."""
-        if self._enabled and self._waiting is not None:
-            self._start()
-            waiting, self._waiting = self._waiting, None
-            for call in waiting:
+        self._begin()
+
+    def post_close(self) -> None:
+        """Sends the rest."""
+        if self._has_news:  # which somebody logged without a Trainer
+            self._begin()
+        if self._run is not None:
+            self._finish()
+
+    def _begin(self) -> None:
+        if self._enabled and self._run is None and self._run_name:
+            self._run = self._start()
+            for call in self._waiting:
                 call()
+            self._waiting.clear()
 
-    def _when_started(self, call: Callable[[], object]) -> None:
-        if not self._enabled:
-            return
-        if self._waiting is None:
+    def _when_started(self, call: Callable[[], object], is_news: bool = True) -> None:
+        if self._run is not None:
             call()
-        else:
+        elif self._enabled:
             self._waiting.append(call)
+            self._has_news |= is_news
 
-    def _start(self) -> None:
+    def _start(self) -> Any:
         raise NotImplementedError
 
     def _identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _finish(self) -> None:
         raise NotImplementedError
 
 

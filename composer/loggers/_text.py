@@ -41,7 +41,7 @@ def _to_plain(value: Any) -> Any:
 
 def trace_line(name: str, value: Any) -> str:
     """Returns the line that tells of one trace entry."""
-    return f"[trace]: {name}:{format_log_data_value(value)} \n"
+    return f"[trace]: {name}:{format_log_data_value(value)}\n"
 
 
 def get_stream(stream: str | TextIO) -> TextIO:

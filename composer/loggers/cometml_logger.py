@@ -1,6 +1,6 @@
 """Logs to Comet."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.loggers._service import (
     ServiceLogger,
-    import_package,
     to_arrays,
     to_masks,
     to_numbers,
     to_plain,
     to_vector,
+    unless_silent,
 )
 
 __all__ = ["CometMLLogger"]
@@ -33,6 +33,9 @@ class CometMLLogger(ServiceLogger):
             experiment is kept there, to be sent by ``comet upload``.
     """
 
+    package: ClassVar[str] = "comet_ml"
+    extra: ClassVar[str] = "comet"
+
     def __init__(
         self,
         workspace: str | None = None,
@@ -44,7 +47,6 @@ class CometMLLogger(ServiceLogger):
         exp_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(rank_zero_only)
-        self._comet_ml = import_package("comet_ml", "comet")
         self.name = name
         given = {"workspace": workspace, "project_name": project_name}
         self._settings = {"log_code": log_code, "log_graph": log_graph, **(exp_kwargs or {})}
@@ -57,7 +59,7 @@ class CometMLLogger(ServiceLogger):
         if self._experiment is None and self._enabled:
             is_offline = "offline_directory" in self._settings
             kind = "OfflineExperiment" if is_offline else "Experiment"
-            self._experiment = getattr(self._comet_ml, kind)(**self._settings)
+            self._experiment = getattr(self._service, kind)(**self._settings)
             self._experiment.log_other("Created from", "mosaicml-composer")
         return self._experiment
 
@@ -65,19 +67,20 @@ class CometMLLogger(ServiceLogger):
         """Names the experiment."""
         del logger
         self.name = self._name_of_rank(self.name or state.run_name)
-        if self.experiment is not None:
+        if self._enabled:
             self.experiment.set_name(self.name)
 
+    @unless_silent
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Logs hyperparameters."""
-        if self.experiment is not None:
-            self.experiment.log_parameters(hyperparameters)
+        self.experiment.log_parameters(hyperparameters)
 
+    @unless_silent
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Logs metrics of a step."""
-        if self.experiment is not None:
-            self.experiment.log_metrics(to_numbers(metrics), step=step)
+        self.experiment.log_metrics(to_numbers(metrics), step=step)
 
+    @unless_silent
     def log_table(
         self,
         columns: list[str],
@@ -87,14 +90,14 @@ class CometMLLogger(ServiceLogger):
     ) -> None:
         """Keeps a table as ``<name>.csv``."""
         del step
-        if self.experiment is not None:
-            plain = [[to_plain(cell) for cell in row] for row in rows]
-            self.experiment.log_table(f"{name}.csv", plain, headers=columns)
+        plain = [[to_plain(cell) for cell in row] for row in rows]
+        self.experiment.log_table(f"{name}.csv", plain, headers=columns)
 
+    @unless_silent
     def log_images(
         self,
         images: Any,
-        name: str = "Images",
+        name: str = "Image",
         channels_last: bool = False,
         step: int | None = None,
         masks: dict[str, Any] | None = None,
@@ -103,8 +106,6 @@ class CometMLLogger(ServiceLogger):
     ) -> None:
         """Logs images, and each mask as an image beside its own."""
         del mask_class_labels, use_table
-        if self.experiment is None:
-            return
         arrays = to_arrays(images, channels_last)
         for number, array in enumerate(arrays):
             self.experiment.log_image(array, name=f"{name}_{number}", step=step)
@@ -114,10 +115,10 @@ class CometMLLogger(ServiceLogger):
                     mask.astype(np.float32), name=f"{name}_{number}_{mask_name}", step=step
                 )
 
+    @unless_silent
     def log_distribution(self, name: str, values: Any, step: int | None = None) -> None:
         """Logs a histogram."""
-        if self.experiment is not None:
-            self.experiment.log_histogram_3d(to_vector(values), name=name, step=step)
+        self.experiment.log_histogram_3d(to_vector(values), name=name, step=step)
 
     def post_close(self) -> None:
         """Sends the rest."""

@@ -24,6 +24,8 @@ class ConsoleLogger(LoggerDestination):
         log_traces: Print which algorithms ran at which event, too.
     """
 
+    on_console = "lines"
+
     def __init__(
         self,
         log_interval: int | str | Time[int] = "1ba",
@@ -172,7 +174,7 @@ def _batches_to_log(length: int | None) -> list[int]:
     """The batches of an evaluation that get a line; the last has its line with the results."""
     if length is None:
         return []
-    num_lines = NUM_EVAL_LOGGING_EVENTS - 1
-    if length <= num_lines + 1:
+    if length <= NUM_EVAL_LOGGING_EVENTS:
         return list(range(1, length))
-    return [1 + round(i * (length - 2) / (num_lines - 1)) for i in range(num_lines)]
+    tenths = range(NUM_EVAL_LOGGING_EVENTS - 1)
+    return [1 + round(tenth * (length - 1) / len(tenths)) for tenth in tenths]

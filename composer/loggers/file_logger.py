@@ -94,8 +94,11 @@ class FileLogger(LoggerDestination):
         """Returns how long the file is, so that a resumed run goes on from here."""
         if self.file is None:
             return {}
-        self.file.flush()
-        return {"filename": self.filename, "position": os.path.getsize(self.filename)}
+        try:
+            self.file.flush()
+            return {"filename": self.filename, "position": os.path.getsize(self.filename)}
+        except (OSError, ValueError):  # a disk that is full of logs must not cost a checkpoint
+            return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the place in the file from which the loaded run goes on."""
@@ -218,8 +221,7 @@ class FileLogger(LoggerDestination):
         self._open_if_waiting(state)
         assert self.file is not None
         self.file.flush()
-        if logger.has_file_upload_destination():
-            logger.upload_file(self.remote_file_name, self.filename, overwrite=True)
+        logger.upload_file(self.remote_file_name, self.filename, overwrite=True)
 
 
 def _has_content(path: str) -> bool:

@@ -6,10 +6,11 @@ import time
 import warnings
 from concurrent.futures import Future
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 from composer.core.logger import Logger
 from composer.core.state import State
+from composer.loggers._mlflow_monitor import MlflowMonitorProcess
 from composer.loggers._service import (
     ServiceLogger,
     cleaned,
@@ -18,6 +19,7 @@ from composer.loggers._service import (
     to_numbers,
     to_plain,
     to_unit_range,
+    unless_silent,
 )
 from composer.utils import dist
 from composer.utils.background import BackgroundThreads
@@ -28,6 +30,7 @@ __all__ = [
     "MLFLOW_EXPERIMENT_ID_FORMAT_KEY",
     "MLFLOW_RUN_ID_FORMAT_KEY",
     "MLFlowLogger",
+    "MlflowMonitorProcess",
 ]
 
 DEFAULT_MLFLOW_EXPERIMENT_NAME = "my-mlflow-experiment"
@@ -38,6 +41,7 @@ MLFLOW_RUN_ID_FORMAT_KEY = "mlflow_run_id"
 # What MLflow takes in one request, and which characters in a name.
 _METRICS_PER_REQUEST = 1000
 _PARAMETERS_PER_REQUEST = 100
+_MIN_PAUSE_SECONDS = 1.0
 _IN_NAMES = r"\w.\- :/"
 
 
@@ -56,7 +60,7 @@ class MLFlowLogger(ServiceLogger):
         tracking_uri: The server or store; by default MLflow's own choice (MLFLOW_TRACKING_URI), or
             Databricks if DATABRICKS_TOKEN is set.
         rank_zero_only: Log of rank 0 only; otherwise each rank has a run of its own.
-        flush_interval: Send metrics every so many steps, too, however little time has passed.
+        flush_interval: Send metrics every so many steps, too, at most once a second.
         model_registry_prefix: What stands in front of the names of registered models.
         model_registry_uri: The registry, if it is not the tracking server.
         synchronous: Send each metric at once and wait for the answer.
@@ -72,6 +76,9 @@ class MLFlowLogger(ServiceLogger):
             steps.
     """
 
+    package: ClassVar[str] = "mlflow"
+    extra: ClassVar[str] = "mlflow"
+
     def __init__(
         self,
         experiment_name: str | None = None,
@@ -79,7 +86,7 @@ class MLFlowLogger(ServiceLogger):
         tags: dict[str, Any] | None = None,
         tracking_uri: str | None = None,
         rank_zero_only: bool = True,
-        flush_interval: int | None = None,
+        flush_interval: int = 10,
         model_registry_prefix: str = "",
         model_registry_uri: str | None = None,
         synchronous: bool = False,
@@ -93,7 +100,6 @@ class MLFlowLogger(ServiceLogger):
         log_duplicated_metric_every_n_steps: int = LOG_DUPLICATED_METRIC_VALUE_PER_N_STEPS,
     ) -> None:
         super().__init__(rank_zero_only)
-        self._mlflow = import_package("mlflow", "mlflow")
         if model_registry_uri == "databricks-uc" and len(model_registry_prefix.split(".")) != 2:
             raise ValueError(
                 "When registering to Unity Catalog, model_registry_prefix must be "
@@ -104,7 +110,7 @@ class MLFlowLogger(ServiceLogger):
         self.experiment_name = experiment_name
         self.run_name = run_name
         self.tags = dict(tags or {})
-        self.tracking_uri: str = tracking_uri or self._mlflow.get_tracking_uri()
+        self.tracking_uri: str = tracking_uri or self._service.get_tracking_uri()
         self.flush_interval = flush_interval
         self.model_registry_prefix = model_registry_prefix
         self.model_registry_uri = model_registry_uri
@@ -121,6 +127,11 @@ class MLFlowLogger(ServiceLogger):
         self._experiment_id: str | None = None
         self._run_id: str | None = None
         self._mlflow_client: Any = None
+        if self._enabled:
+            self._mlflow_client = self._service.MlflowClient(
+                self.tracking_uri, self.model_registry_uri
+            )
+        self._monitor: MlflowMonitorProcess | None = None
         self._metrics_cache: dict[str, tuple[float, int]] = {}
         self._buffer: list[Any] = []
         self._last_flush = (time.monotonic(), 0)
@@ -138,13 +149,15 @@ class MLFlowLogger(ServiceLogger):
         if self.run_group:
             self.tags["run_group"] = self.run_group
         if self._enabled:
-            self._mlflow.set_tracking_uri(self.tracking_uri)
+            self._service.set_tracking_uri(self.tracking_uri)
             if self.model_registry_uri is not None:
-                self._mlflow.set_registry_uri(self.model_registry_uri)
-            self._mlflow_client = self._mlflow.MlflowClient(self.tracking_uri)
+                self._service.set_registry_uri(self.model_registry_uri)
             self._experiment_id = self._find_experiment()
             self._run_id = self._find_run()
-            self._mlflow.start_run(run_id=self._run_id, log_system_metrics=self.log_system_metrics)
+            self._service.start_run(run_id=self._run_id, log_system_metrics=self.log_system_metrics)
+            if self._is_on_databricks:
+                self._monitor = MlflowMonitorProcess(os.getpid(), self._run_id, self.tracking_uri)
+                self._monitor.start()
         if not self._is_of_one_rank:
             ids = [self._experiment_id, self._run_id]
             dist.broadcast_object_list(ids)
@@ -153,12 +166,12 @@ class MLFlowLogger(ServiceLogger):
     def after_load(self, state: State, logger: Logger) -> None:
         """Tells the other loggers where the run is."""
         logger.log_hyperparameters(self.path_placeholders())
-        host = self.tracking_uri
-        if host.startswith("databricks"):
-            host = os.environ.get("DATABRICKS_HOST", "")
+        host, page = self.tracking_uri, "#"
+        if self._is_on_databricks:
+            host, page = os.environ.get("DATABRICKS_HOST", ""), "ml"
         if host.startswith("http"):
             place = f"experiments/{self._experiment_id}/runs/{self._run_id}"
-            self.run_url = f"{host.rstrip('/')}/#/{place}"
+            self.run_url = f"{host.rstrip('/')}/{page}/{place}"
 
     def path_placeholders(self) -> dict[str, str]:
         """Returns the ids of the experiment and the run, for the paths of checkpoints."""
@@ -171,27 +184,26 @@ class MLFlowLogger(ServiceLogger):
         """Returns the name under which a metric is logged."""
         return self.rename_metrics.get(key, key)
 
+    @unless_silent
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Keeps the metrics of a step, and sends what has gathered, if it is time to."""
-        if not self._enabled:
-            return
-        now, step = int(time.time() * 1000), step or 0
+        now, step, make = int(time.time() * 1000), step or 0, self._service.entities.Metric
         for name, value in to_numbers(metrics).items():
             name = cleaned(self.rename(name), _IN_NAMES)
             if not _matches(name, self.ignore_metrics) and self._is_news(name, value, step):
-                self._buffer.append(self._mlflow.entities.Metric(name, value, now, step))
-        seconds, since = self._last_flush
-        is_due = self.flush_interval is not None and step - since >= self.flush_interval
-        if is_due or time.monotonic() - seconds >= self.logging_buffer_seconds or self.synchronous:
+                self._buffer.append(make(name, value, now, step))
+        last_time, last_step = self._last_flush
+        waited = time.monotonic() - last_time
+        is_due = step - last_step >= self.flush_interval and waited >= _MIN_PAUSE_SECONDS
+        if is_due or waited >= self.logging_buffer_seconds or self.synchronous:
             self._flush(step)
 
+    @unless_silent
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Logs hyperparameters; one that the run has keeps its value, as MLflow wants it."""
-        if not self._enabled:
-            return
         news = {cleaned(name, _IN_NAMES): value for name, value in hyperparameters.items()}
         parameters = [
-            self._mlflow.entities.Param(name, str(value))
+            self._service.entities.Param(name, str(value))
             for name, value in news.items()
             if name not in self._known_params and not _matches(name, self.ignore_hyperparameters)
         ]
@@ -200,6 +212,7 @@ class MLFlowLogger(ServiceLogger):
             part = parameters[start : start + _PARAMETERS_PER_REQUEST]
             self._send("log_batch", params=part)
 
+    @unless_silent
     def log_table(
         self,
         columns: list[str],
@@ -209,13 +222,12 @@ class MLFlowLogger(ServiceLogger):
     ) -> None:
         """Adds rows to the artifact ``<name>.json``."""
         del step
-        if self._enabled:
-            data = {
-                column: [to_plain(row[index]) for row in rows]
-                for index, column in enumerate(columns)
-            }
-            self._send("log_table", data, f"{name}.json")
+        data = {
+            column: [to_plain(row[index]) for row in rows] for index, column in enumerate(columns)
+        }
+        self._send("log_table", data, f"{name}.json")
 
+    @unless_silent
     def log_images(
         self,
         images: Any,
@@ -230,10 +242,8 @@ class MLFlowLogger(ServiceLogger):
         del mask_class_labels, use_table
         if masks is not None:
             warnings.warn("MLFlowLogger draws no masks: the images are logged without.")
-        if self._enabled:
-            for number, array in enumerate(to_arrays(images, channels_last)):
-                image = to_unit_range(array)
-                self._send("log_image", image, f"{name}_{step}_{number}.png")
+        for number, array in enumerate(to_arrays(images, channels_last)):
+            self._send("log_image", to_unit_range(array), f"{name}_{step}_{number}.png")
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Sends the results."""
@@ -246,26 +256,26 @@ class MLFlowLogger(ServiceLogger):
 
     def post_close(self) -> None:
         """Sends the rest; the run is marked as failed if training did not come to its end."""
-        if self._mlflow_client is None:
+        if self._run_id is None or not self._enabled:
             return
         try:
             self._flush(0)
             self._thread.close()
             self._raise_errors()
         finally:
-            self._mlflow.end_run("FINISHED" if self._ended_well else "FAILED")
+            self._end_run()
 
+    @unless_silent
     def save_model(self, flavor: str, **kwargs: Any) -> None:
         """Saves a model to a folder in MLflow's format; the only flavor is ``transformers``."""
-        if self._enabled:
-            self._flavor(flavor).save_model(**_with_requirements(kwargs))
+        self._flavor(flavor).save_model(**_with_requirements(kwargs))
 
+    @unless_silent
     def log_model(self, flavor: str, **kwargs: Any) -> Any:
         """Logs a model to the run; returns MLflow's description of it, None on silent ranks."""
-        return (
-            self._flavor(flavor).log_model(**_with_requirements(kwargs)) if self._enabled else None
-        )
+        return self._flavor(flavor).log_model(**_with_requirements(kwargs))
 
+    @unless_silent
     def register_model(
         self,
         model_uri: str,
@@ -274,12 +284,14 @@ class MLFlowLogger(ServiceLogger):
         tags: dict[str, Any] | None = None,
     ) -> Any:
         """Registers a model that is in a run or a store; returns MLflow's version of it."""
-        if self._enabled:
-            return self._mlflow.register_model(
-                model_uri, self._registered(name), await_registration_for, tags=tags
-            )
-        return None
+        return self._service.register_model(
+            model_uri=model_uri,
+            name=self._registered(name),
+            await_registration_for=await_registration_for,
+            tags=tags,
+        )
 
+    @unless_silent
     def register_model_with_run_id(
         self,
         model_uri: str,
@@ -288,14 +300,32 @@ class MLFlowLogger(ServiceLogger):
         tags: dict[str, Any] | None = None,
     ) -> Any:
         """Registers a model as one that this run has made; returns MLflow's version of it."""
-        if not self._enabled:
-            return None
-        client, full_name = self._mlflow.MlflowClient(self.tracking_uri), self._registered(name)
-        if not client.search_registered_models(f"name='{full_name}'"):
+        client, full_name = self._mlflow_client, self._registered(name)
+        try:
             client.create_registered_model(full_name)
+        except self._service.exceptions.MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
         return client.create_model_version(
-            full_name, model_uri, self._run_id, tags=tags, await_creation_for=await_creation_for
+            name=full_name,
+            source=model_uri,
+            run_id=self._run_id,
+            tags=tags,
+            await_creation_for=await_creation_for,
         )
+
+    @property
+    def _is_on_databricks(self) -> bool:
+        return self.tracking_uri.startswith("databricks")
+
+    def _end_run(self) -> None:
+        is_told = False
+        try:
+            self._service.end_run("FINISHED" if self._ended_well else "FAILED")
+            is_told = True
+        finally:
+            if self._monitor is not None:
+                (self._monitor.stop if is_told else self._monitor.crash)()
 
     def _registered(self, name: str) -> str:
         return f"{self.model_registry_prefix}.{name}" if self.model_registry_prefix else name
@@ -313,7 +343,7 @@ class MLFlowLogger(ServiceLogger):
             return given
         name = self.experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         name = name or DEFAULT_MLFLOW_EXPERIMENT_NAME
-        if self.tracking_uri.startswith("databricks") and not name.startswith("/"):
+        if self._is_on_databricks and not name.startswith("/"):
             user = import_package("databricks.sdk", "mlflow").WorkspaceClient().current_user.me()
             name = f"/Users/{user.user_name}/{name}"
         self.experiment_name = name

@@ -28,6 +28,8 @@ class ProgressBarLogger(LoggerDestination):
         log_traces: Print which algorithms ran at which event, too.
     """
 
+    on_console = "progress bar"
+
     def __init__(self, stream: str | TextIO = "stderr", log_traces: bool = False) -> None:
         self.stream = get_stream(stream)
         self.should_log_traces = log_traces

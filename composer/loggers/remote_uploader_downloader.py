@@ -1,6 +1,7 @@
 """Keeps files of a run in an object store: checkpoints, logs, traces."""
 
 import logging
+import multiprocessing as multiprocessing  # programs' tests replace its get_context here
 import os
 import warnings
 from pathlib import Path
@@ -19,6 +20,8 @@ __all__ = ["RemoteUploaderDownloader", "maybe_create_remote_uploader_downloader_
 
 log = logging.getLogger(__name__)
 
+_FOLDER_ARGUMENTS = {"file": "root", "sftp": "cwd"}
+
 
 class RemoteUploaderDownloader(LoggerDestination):
     """Uploads files to an object store while training goes on, and gives them back.
@@ -29,12 +32,13 @@ class RemoteUploaderDownloader(LoggerDestination):
     Args:
         bucket_uri: The store and the bucket, such as ``s3://bucket`` or ``file:///folder``. A path
             after the bucket is the folder of everything that is uploaded.
-        backend_kwargs: Arguments of the store; by default the bucket and the folder.
+        backend_kwargs: Arguments of the store besides the bucket. Who gives any says by them, too,
+            in which folder things are kept.
         file_path_format_string: How names in the store are made: ``{remote_file_name}``, the run's
             name and the ranks may occur.
         num_concurrent_uploads: How many files to upload at a time.
         upload_staging_folder: Where files wait for their upload; by default a temporary folder.
-        use_procs: Not needed any more: uploads run in threads, which need no ``__main__`` guard.
+        use_procs: Has no effect: uploads run in threads, which need no ``__main__`` guard.
         num_attempts: How often to try in all, if trouble may pass.
 
     Raises:
@@ -50,17 +54,14 @@ class RemoteUploaderDownloader(LoggerDestination):
         file_path_format_string: str = "{remote_file_name}",
         num_concurrent_uploads: int = 1,
         upload_staging_folder: str | None = None,
-        use_procs: bool | None = None,
+        use_procs: bool = True,
         num_attempts: int = 3,
     ) -> None:
-        if use_procs:
-            warnings.warn(
-                "use_procs=True has no effect: RemoteUploaderDownloader uploads in threads."
-            )
-        scheme, bucket, folder = parse_uri(bucket_uri)
-        if backend_kwargs is None and folder:
-            in_bucket = {"bucket": bucket, "prefix": folder}
-            backend_kwargs = {"root": f"/{folder}"} if scheme == "file" else in_bucket
+        log.debug("use_procs=%s: files are uploaded in threads in any case.", use_procs)
+        scheme, _bucket, folder = parse_uri(bucket_uri)
+        if backend_kwargs is None and folder and scheme != "dbfs":  # whose path has it already
+            at = f"/{folder}" if scheme == "file" else folder
+            backend_kwargs = {_FOLDER_ARGUMENTS.get(scheme, "prefix"): at}
         self._uploader = RemoteUploader(
             bucket_uri, backend_kwargs, num_concurrent_uploads, num_attempts, upload_staging_folder
         )
@@ -68,7 +69,9 @@ class RemoteUploaderDownloader(LoggerDestination):
         self.remote_bucket_name = self._uploader.remote_bucket_name
         self.backend_kwargs = self._uploader.backend_kwargs
         self.file_path_format_string = file_path_format_string
+        self.num_concurrent_uploads = num_concurrent_uploads
         self.num_attempts = num_attempts
+        self._exception_queue = self._uploader.failures
         self._run_name: str | None = None
 
     @property
@@ -132,21 +135,13 @@ class RemoteUploaderDownloader(LoggerDestination):
         """Raises what went wrong with an upload."""
         self._uploader.check_workers()
 
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Raises what went wrong with an upload."""
-        self._uploader.check_workers()
+    epoch_end = batch_end
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Waits for the uploads."""
         self.wait_for_workers(state.device)
 
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Waits for the uploads."""
-        self.wait_for_workers(state.device)
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Waits for the uploads."""
-        self.wait_for_workers(state.device)
+    eval_standalone_end = predict_end = fit_end
 
     def wait_for_workers(self, device: Any = None) -> None:
         """Waits for the uploads of all ranks; if one failed, every rank raises."""

@@ -4,8 +4,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import Any, ClassVar
 
 from composer.core.duration import Time
 from composer.core.logger import Logger, format_log_data_value
@@ -19,13 +19,17 @@ __all__ = ["SlackLogger"]
 log = logging.getLogger(__name__)
 
 _MAX_BLOCKS = 50  # Slack refuses messages with more
+_MAX_WAITING = 10
+# A moment for the thread, in which a relay on this machine, or a test's, has answered.
+_HAND_OVER_SECONDS = 0.01
+_LAST_WAIT_SECONDS = 10
 
 
 class SlackLogger(ServiceLogger):
     """Posts the newest metrics, hyperparameters and traces to a Slack channel now and then.
 
-    Rank 0 posts, from a thread. While a message is on its way the next one gathers, so that a Slack
-    that limits or fails slows nothing down; what cannot be posted is logged and dropped.
+    Rank 0 posts, from a thread. While ten messages wait their turn the next one gathers, so that a
+    Slack that limits or fails slows nothing down; what cannot be posted is logged and dropped.
 
     Args:
         include_keys: What to post: regular expressions that match from the start of a name. Empty
@@ -38,6 +42,9 @@ class SlackLogger(ServiceLogger):
         channel_id: The channel; by default of SLACK_LOGGING_CHANNEL_ID.
     """
 
+    package: ClassVar[str] = "slack_sdk"
+    extra: ClassVar[str] = "slack"
+
     def __init__(
         self,
         include_keys: Sequence[str] = (),
@@ -48,7 +55,6 @@ class SlackLogger(ServiceLogger):
         channel_id: str | None = None,
     ) -> None:
         super().__init__()
-        slack = import_package("slack_sdk", "slack")
         self.slack_logging_api_key = slack_logging_api_key or _env("SLACK_LOGGING_API_KEY")
         self.channel_id = channel_id or _env("SLACK_LOGGING_CHANNEL_ID")
         self.formatter_func = formatter_func
@@ -65,12 +71,13 @@ class SlackLogger(ServiceLogger):
         if max_logs_per_message < 1:
             raise ValueError(f"max_logs_per_message={max_logs_per_message!r} must be at least 1.")
         self.max_logs_per_message = min(max_logs_per_message, _MAX_BLOCKS)
-        self.client: Any = slack.WebClient(token=self.slack_logging_api_key)
+        self.client: Any = self._service.WebClient(token=self.slack_logging_api_key)
         handlers = import_package("slack_sdk.http_retry.builtin_handlers", "slack")
         self.client.retry_handlers.append(handlers.RateLimitErrorRetryHandler(max_retry_count=2))
         self.log_dict: dict[str, Any] = {}
+        self.last_log_time = Time(0, self.log_interval.unit)
         self._thread = BackgroundThreads(1, "slack")
-        self._sending: Future[None] | None = None
+        self._sending: list[Future[None]] = []
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Keeps metrics for the next message."""
@@ -87,19 +94,20 @@ class SlackLogger(ServiceLogger):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Posts, if this batch is due."""
-        if self.log_interval.unit == TimeUnit.BATCH:
-            self._post_if_due(state.timestamp.batch.value)
+        self._post_if_due(state.timestamp.batch)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Posts, if this epoch is due."""
-        if self.log_interval.unit == TimeUnit.EPOCH:
-            self._post_if_due(state.timestamp.epoch.value)
+        self._post_if_due(state.timestamp.epoch)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Waits until everything is posted, if Slack answers."""
+        super().fit_end(state, logger)
+        wait(self._sending, _LAST_WAIT_SECONDS)
 
     def close(self, state: State, logger: Logger) -> None:
         """Posts the rest."""
-        if self.log_dict:
-            self._thread.submit(self._post, self.log_dict)
-            self.log_dict = {}
+        self._start_posting()
         self._thread.close()
 
     def _keep(self, news: dict[str, Any]) -> None:
@@ -108,10 +116,18 @@ class SlackLogger(ServiceLogger):
                 (name, value) for name, value in news.items() if re.match(self.regex_all_keys, name)
             )
 
-    def _post_if_due(self, count: int) -> None:
-        is_free = self._sending is None or self._sending.done()
-        if count % self.log_interval.value == 0 and self.log_dict and is_free:
-            self._sending = self._thread.submit(self._post, self.log_dict)
+    def _post_if_due(self, now: Time[int]) -> None:
+        if now.unit != self.log_interval.unit or now - self.last_log_time < self.log_interval:
+            return
+        self._sending = [future for future in self._sending if not future.done()]
+        if len(self._sending) < _MAX_WAITING:
+            self.last_log_time = now
+            self._start_posting()
+
+    def _start_posting(self) -> None:
+        if self.log_dict:
+            self._sending.append(self._thread.submit(self._post, self.log_dict))
+            wait(self._sending, _HAND_OVER_SECONDS)
             self.log_dict = {}
 
     def _post(self, news: dict[str, Any]) -> None:

@@ -1,14 +1,14 @@
 """Writes event files for TensorBoard."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.loggers._service import ServiceLogger, import_package, to_arrays, to_numbers
+from composer.loggers._service import ServiceLogger, to_arrays, to_numbers
 from composer.utils import dist
 
 __all__ = ["TensorboardLogger"]
@@ -28,11 +28,13 @@ class TensorboardLogger(ServiceLogger):
         rank_zero_only: Log of rank 0 only; otherwise each rank has a folder below the run's.
     """
 
+    package: ClassVar[str] = "tensorboard"
+    extra: ClassVar[str] = "tensorboard"
+
     def __init__(
         self, log_dir: str | None = None, flush_interval: int = 100, rank_zero_only: bool = True
     ) -> None:
         super().__init__(rank_zero_only)
-        import_package("tensorboard", "tensorboard")
         if flush_interval < 1:
             raise ValueError(f"flush_interval={flush_interval!r} must be at least one batch.")
         self.log_dir = log_dir
@@ -107,7 +109,7 @@ class TensorboardLogger(ServiceLogger):
         step: int | None = None,
         masks: dict[str, Any] | None = None,
         mask_class_labels: dict[int, str] | None = None,
-        use_table: bool = True,
+        use_table: bool = False,
     ) -> None:
         """Writes images; masks are left out, TensorBoard draws none."""
         del masks, mask_class_labels, use_table

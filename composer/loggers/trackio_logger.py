@@ -1,14 +1,14 @@
 """Logs to Trackio: a local dashboard, or one in a Hugging Face Space."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from composer.loggers._service import (
     ResumingServiceLogger,
-    import_package,
     to_arrays,
     to_numbers,
     to_plain,
     to_unit_range,
+    unless_silent,
 )
 
 __all__ = ["TrackioLogger"]
@@ -30,6 +30,9 @@ class TrackioLogger(ResumingServiceLogger):
         init_kwargs: More arguments of ``trackio.init``.
     """
 
+    package: ClassVar[str] = "trackio"
+    extra: ClassVar[str] = "trackio"
+
     def __init__(
         self,
         project: str = "llmfoundry",
@@ -40,24 +43,24 @@ class TrackioLogger(ResumingServiceLogger):
         init_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(rank_zero_only)
-        self._trackio = import_package("trackio", "trackio")
         self.project = project
         self.name = name
         given = {"group": group, "space_id": space_id}
         self._settings = dict(init_kwargs or {})
         self._settings |= {key: value for key, value in given.items() if value is not None}
-        self._run: Any = None
         self._first_step = 0
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Adds to the run's configuration; what comes after its first metrics is not shown."""
-        self._when_started(lambda: self._run.config.update(hyperparameters))
+        self._when_started(lambda: self._run.config.update(hyperparameters), is_news=False)
 
+    @unless_silent
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Logs metrics of a step."""
         news = to_numbers(metrics)
         self._when_started(lambda: self._log(news, step))
 
+    @unless_silent
     def log_table(
         self,
         columns: list[str],
@@ -67,12 +70,10 @@ class TrackioLogger(ResumingServiceLogger):
     ) -> None:
         """Logs a table."""
         plain = [[to_plain(cell) for cell in row] for row in rows]
-        self._when_started(
-            lambda: self._log(
-                {name: self._trackio.Table(columns, plain, allow_mixed_types=True)}, step
-            )
-        )
+        table = self._service.Table(columns, plain, allow_mixed_types=True)
+        self._when_started(lambda: self._log({name: table}, step))
 
+    @unless_silent
     def log_images(
         self,
         images: Any,
@@ -85,30 +86,24 @@ class TrackioLogger(ResumingServiceLogger):
     ) -> None:
         """Logs images under ``<name>/<number>``; masks are left out, Trackio draws none."""
         del masks, mask_class_labels, use_table
-        arrays = [to_unit_range(array) for array in to_arrays(images, channels_last)]
-        self._when_started(
-            lambda: self._log(
-                {
-                    f"{name}/{number}": self._trackio.Image(_to_bytes(array))
-                    for number, array in enumerate(arrays)
-                },
-                step,
-            )
-        )
+        shown = {
+            f"{name}/{number}": self._service.Image(_to_bytes(to_unit_range(array)))
+            for number, array in enumerate(to_arrays(images, channels_last))
+        }
+        self._when_started(lambda: self._log(shown, step))
 
-    def post_close(self) -> None:
-        """Sends the rest."""
-        if self._run is not None:
-            is_current = self._trackio.context_vars.current_run.get() is self._run
-            (self._trackio if is_current else self._run).finish()
+    def _finish(self) -> None:
+        is_current = self._service.context_vars.current_run.get() is self._run
+        (self._service if is_current else self._run).finish()
 
-    def _start(self) -> None:
+    def _start(self) -> Any:
         name = self._name_of_rank(self.name or self._run_name)
         resume = "allow" if self._resumed else "never"
         settings = {"embed": False, "resume": resume, **self._settings}
-        self._run = self._trackio.init(self.project, name, **settings)
+        run = self._service.init(self.project, name, **settings)
         # The last step that is there may be incomplete. Trackio has no public word for it.
-        self._first_step = getattr(self._run, "_next_step", 0) - 1 if self._resumed else 0
+        self._first_step = getattr(run, "_next_step", 0) - 1 if self._resumed else 0
+        return run
 
     def _identity(self) -> dict[str, Any]:
         return {"project": self.project, "name": self._run.name}

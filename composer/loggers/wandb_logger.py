@@ -5,17 +5,17 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from composer.core.state import State
 from composer.loggers._service import (
     ResumingServiceLogger,
     cleaned,
-    import_package,
     to_arrays,
     to_masks,
     to_plain,
     to_vector,
+    unless_silent,
 )
 from composer.utils import dist
 
@@ -38,10 +38,10 @@ class WandBLogger(ResumingServiceLogger):
         rank_zero_only: Log of rank 0 only; otherwise each rank has a run of its own.
         init_kwargs: More arguments of ``wandb.init``.
 
-    Attributes:
-        run_dir: The folder of the run's local files, from ``Event.AFTER_LOAD`` on.
-        run_url: The run's page.
     """
+
+    package: ClassVar[str] = "wandb"
+    extra: ClassVar[str] = "wandb"
 
     def __init__(
         self,
@@ -55,38 +55,43 @@ class WandBLogger(ResumingServiceLogger):
         init_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(rank_zero_only)
-        self._wandb = import_package("wandb", "wandb")
         if log_artifacts and rank_zero_only and dist.get_world_size() > 1:
             warnings.warn(
                 "With log_artifacts=True only rank 0's files become artifacts. If other ranks "
                 "write files, too, `rank_zero_only` should be set to False."
             )
-        given = {
-            "project": project,
-            "group": group,
-            "name": name,
-            "entity": entity,
-            "tags": tags,
-        }
+        given = {"project": project, "group": group, "name": name, "entity": entity, "tags": tags}
         self._settings = dict(init_kwargs or {})
         self._settings |= {key: value for key, value in given.items() if value is not None}
         self._log_artifacts = log_artifacts
-        self._run: Any = None
         self._first_step = 0
         self.entity: str | None = self._settings.get("entity")
         self.project: str | None = self._settings.get("project")
-        self.run_dir: str | None = None
-        self.run_url: str | None = None
+
+    @property
+    def run_dir(self) -> str | None:
+        """The folder of the run's local files; None on silent ranks and before ``Event.INIT``."""
+        self._begin()
+        return None if self._run is None else self._run.dir
+
+    @property
+    def run_url(self) -> str | None:
+        """The run's page; None offline, on silent ranks and before ``Event.INIT``."""
+        self._begin()
+        return None if self._run is None else self._run.url
 
     def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
         """Adds to the run's configuration."""
-        self._when_started(lambda: self._run.config.update(hyperparameters, allow_val_change=True))
+        self._when_started(
+            lambda: self._run.config.update(hyperparameters, allow_val_change=True), is_news=False
+        )
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Logs metrics of a step."""
         news = dict(metrics)  # the caller may go on filling its own
         self._when_started(lambda: self._log(news, step))
 
+    @unless_silent
     def log_table(
         self,
         columns: list[str],
@@ -98,6 +103,7 @@ class WandBLogger(ResumingServiceLogger):
         plain = [[to_plain(cell) for cell in row] for row in rows]
         self._when_started(lambda: self._log({name: self._table(columns, plain)}, step))
 
+    @unless_silent
     def log_images(
         self,
         images: Any,
@@ -106,14 +112,12 @@ class WandBLogger(ResumingServiceLogger):
         step: int | None = None,
         masks: dict[str, Any] | None = None,
         mask_class_labels: dict[int, str] | None = None,
-        use_table: bool = True,
+        use_table: bool = False,
     ) -> None:
         """Logs images as a table called ``"<name> Table"``, or as a list, with masks over them."""
-        if not self._enabled:
-            return
         arrays = to_arrays(images, channels_last)
         shown = [
-            self._wandb.Image(array, masks=_described(of_image, mask_class_labels))
+            self._service.Image(array, masks=_described(of_image, mask_class_labels))
             for array, of_image in zip(arrays, to_masks(masks, len(arrays)), strict=True)
         ]
         if not use_table:
@@ -122,11 +126,11 @@ class WandBLogger(ResumingServiceLogger):
         table = self._table(["Image"], [[image] for image in shown])
         self._when_started(lambda: self._log({f"{name} Table": table}, step))
 
+    @unless_silent
     def log_distribution(self, name: str, values: Any, step: int | None = None) -> None:
         """Logs a histogram."""
-        if self._enabled:
-            histogram = self._wandb.Histogram(to_vector(values))
-            self._when_started(lambda: self._log({name: histogram}, step))
+        histogram = self._service.Histogram(to_vector(values))
+        self._when_started(lambda: self._log({name: histogram}, step))
 
     def upload_file(
         self, state: State, remote_file_name: str, file_path: Path, *, overwrite: bool
@@ -138,7 +142,7 @@ class WandBLogger(ResumingServiceLogger):
         extension = file_path.suffix.removeprefix(".")
         timestamp = state.timestamp
         counters = timestamp.state_dict().items()
-        artifact = self._wandb.Artifact(
+        artifact = self._service.Artifact(
             name=_artifact_name(remote_file_name),
             type="model" if extension == "pt" else extension or "file",
             metadata={f"timestamp/{name}": _to_number(value) for name, value in counters},
@@ -168,8 +172,8 @@ class WandBLogger(ResumingServiceLogger):
         place = [self.entity, self.project, f"{_artifact_name(name)}:{version or 'latest'}"]
         path = "/".join(part for part in place if part)
         try:
-            artifact = self._wandb.Api().artifact(path)
-        except self._wandb.errors.CommError as error:
+            artifact = self._service.Api().artifact(path)
+        except self._service.errors.CommError as error:
             if "does not exist" in str(error) or "not found" in str(error):
                 raise FileNotFoundError(f"There is no artifact {path} in W&B.") from error
             raise
@@ -179,12 +183,10 @@ class WandBLogger(ResumingServiceLogger):
                 raise RuntimeError(f"The artifact {path} holds {len(found)} files; one is needed.")
             shutil.move(found[0], destination)
 
-    def post_close(self) -> None:
-        """Sends the rest; the run is marked as failed if training did not come to its end."""
-        if self._run is not None:
-            self._run.finish(exit_code=0 if self._ended_well else 1)
+    def _finish(self) -> None:
+        self._run.finish(exit_code=0 if self._ended_well else 1)
 
-    def _start(self) -> None:
+    def _start(self) -> Any:
         settings = dict(self._settings)
         if self._is_of_one_rank:
             settings.setdefault("group", settings.get("name", self._run_name))
@@ -192,10 +194,10 @@ class WandBLogger(ResumingServiceLogger):
         if self._resumed:
             settings.setdefault("id", self._resumed["id"])
             settings.setdefault("resume", "allow")
-        self._run = run = self._wandb.init(**settings)
+        run = self._service.init(**settings)
         self._first_step = run.starting_step
         self.entity, self.project = run.entity or self.entity, run.project
-        self.run_dir, self.run_url = run.dir, run.url
+        return run
 
     def _identity(self) -> dict[str, Any]:
         run = self._run
@@ -207,7 +209,7 @@ class WandBLogger(ResumingServiceLogger):
             self._run.log(data, step=step)
 
     def _table(self, columns: list[str], rows: list[list[Any]]) -> Any:
-        return self._wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+        return self._service.Table(columns=columns, data=rows, allow_mixed_types=True)
 
 
 def _artifact_name(file_name: str) -> str:

@@ -1,7 +1,6 @@
 """Mean average precision of object detection, by the COCO rules."""
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -117,7 +116,8 @@ class MAP(Metric):
 
     def compute(self) -> dict[str, torch.Tensor]:
         """Returns the numbers of ``MAPMetricResults`` by name."""
-        with contextlib.redirect_stdout(io.StringIO()):
+        swallowing: Any = WriteToLog()
+        with contextlib.redirect_stdout(swallowing):
             everything = self._evaluate(None)
             per_class: dict[str, list[float]] = {"map": [], "mar_100": []}
             if self.class_metrics:

@@ -11,26 +11,37 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from composer.models.adapters import (
+    add_adapters,
+    describe_adapters,
+    has_adapters,
+    make_peft_config,
+    maybe_get_underlying_model,
+)
+
 __all__ = [
     "describe_model",
     "describe_tokenizer",
     "get_hf_config_from_composer_state_dict",
+    "get_peft_config_from_composer_state_dict",
     "load_model_from_saved_state",
     "load_tokenizer_from_saved_state",
-    "refuse_saved_adapters",
+    "own_config_class",
     "saved_hf_state",
 ]
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Returns a transformers model's configuration and the path of its class as plain data."""
-    return {
+    """Returns a model's configuration, the path of its class and its adapters as plain data."""
+    inner = maybe_get_underlying_model(model)
+    described = {
         "config": {
             "file_extension": ".json",
-            "content": model.config.to_dict(),
-            "class": f"{type(model).__module__}.{type(model).__name__}",
+            "content": inner.config.to_dict(),
+            "class": f"{type(inner).__module__}.{type(inner).__name__}",
         }
     }
+    return described | ({"peft_config": describe_adapters(model)} if has_adapters(model) else {})
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -147,12 +158,27 @@ def get_hf_config_from_composer_state_dict(
     return _config(saved_hf_state(state_dict), config_overrides)
 
 
+def get_peft_config_from_composer_state_dict(state_dict: dict[str, Any]) -> Any | None:
+    """Returns the adapter settings that a checkpoint holds, or None if it has no adapters.
+
+    Args:
+        state_dict: The content of a checkpoint.
+
+    Raises:
+        ValueError: If it was not saved from a ``HuggingFaceModel``.
+    """
+    return make_peft_config(saved_hf_state(state_dict))
+
+
 def _config(hf_state: dict[str, Any], overrides: dict[str, Any] | None) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     content = copy.deepcopy(hf_state["model"]["config"]["content"])
     content.update(overrides or {})
     model_type = content.pop("model_type", None)
+    own_class = own_config_class(hf_state)
+    if own_class is not None:
+        return own_class(**content)
     if model_type in CONFIG_MAPPING:
         return AutoConfig.for_model(model_type, **content)
     name = content.pop("_name_or_path", None)
@@ -162,6 +188,20 @@ def _config(hf_state: dict[str, Any], overrides: dict[str, Any] | None) -> Any:
         f"The checkpoint's model is of type {model_type!r}, which the installed transformers does "
         "not know; import the package that registers it first."
     )
+
+
+def own_config_class(hf_state: dict[str, Any]) -> Any | None:
+    """Returns the configuration class of a model that is not transformers' own, if it is here.
+
+    transformers may have a class of its own for the same ``model_type``, which is another model.
+    """
+    path = hf_state["model"]["config"]["class"]
+    if path.startswith(("transformers.", "peft.")):
+        return None
+    try:
+        return getattr(_resolve(path), "config_class", None)
+    except (ImportError, AttributeError):
+        return None
 
 
 def load_model_from_saved_state(
@@ -182,27 +222,37 @@ def load_model_from_saved_state(
     Raises:
         ValueError: If the class is neither, or its path has no dot.
         AttributeError: If the module of the path has no such class.
-        NotImplementedError: If the model has adapters.
     """
     del loaded_state_dict
-    refuse_saved_adapters(hf_state)
-    wanted = model_instantiation_class or hf_state["model"]["config"]["class"]
+    wanted = model_instantiation_class or _saved_class(hf_state)
     model_class = _resolve(wanted) if isinstance(wanted, str) else wanted
     if hasattr(model_class, "from_config"):  # an Auto class
-        return model_class.from_config(_config(hf_state, model_config_kwargs))
-    # The model's own class: transformers may know another one by the same model_type.
-    content = {**hf_state["model"]["config"]["content"], **(model_config_kwargs or {})}
-    content.pop("model_type", None)
-    return model_class(model_class.config_class(**copy.deepcopy(content)))
+        model = model_class.from_config(_config(hf_state, model_config_kwargs))
+    else:
+        # The model's own class: transformers may know another one by the same model_type.
+        content = {**hf_state["model"]["config"]["content"], **(model_config_kwargs or {})}
+        content.pop("model_type", None)
+        model = model_class(model_class.config_class(**copy.deepcopy(content)))
+    peft_config = make_peft_config(hf_state)
+    return model if peft_config is None else add_adapters(model, peft_config)
 
 
-def refuse_saved_adapters(hf_state: dict[str, Any]) -> None:
-    """Raises ``NotImplementedError`` if the checkpoint was saved from a model with adapters."""
-    if "peft_config" in hf_state["model"]:
-        raise NotImplementedError(
-            "The checkpoint was saved from a model with adapters (peft_config), which cannot be "
-            "made from it yet."
-        )
+_AUTO_CLASSES = {
+    "CAUSAL_LM": "AutoModelForCausalLM",
+    "SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM",
+    "SEQ_CLS": "AutoModelForSequenceClassification",
+    "TOKEN_CLS": "AutoModelForTokenClassification",
+    "QUESTION_ANS": "AutoModelForQuestionAnswering",
+}
+
+
+def _saved_class(hf_state: dict[str, Any]) -> str:
+    path = hf_state["model"]["config"]["class"]
+    if not path.startswith("peft."):
+        return path
+    # Composer wrote the class of the wrapper here, not that of the model in it.
+    task = hf_state["model"]["peft_config"]["content"]["task_type"]
+    return f"transformers.{_AUTO_CLASSES.get(task, 'AutoModel')}"
 
 
 def _resolve(path: str) -> type:

@@ -13,11 +13,19 @@ from typing import Any
 import torch
 
 from composer.core.types import Batch
+from composer.models.adapters import (
+    add_adapters,
+    filter_state_dict_peft,
+    has_adapters,
+    keep_only_adapters_in_checkpoints,
+    maybe_get_underlying_model,
+)
 from composer.models.base import ComposerModel
 from composer.models.hf_metadata import (
     describe_model,
     describe_tokenizer,
     get_hf_config_from_composer_state_dict,
+    get_peft_config_from_composer_state_dict,
     load_model_from_saved_state,
     load_tokenizer_from_saved_state,
 )
@@ -27,7 +35,9 @@ from composer.utils.lazy import handed_on
 
 __all__ = [
     "HuggingFaceModel",
+    "filter_state_dict_peft",
     "get_hf_config_from_composer_state_dict",
+    "get_peft_config_from_composer_state_dict",
     "maybe_get_underlying_model",
     "peft_installed",
 ]
@@ -60,12 +70,13 @@ class HuggingFaceModel(ComposerModel):
             needs it; by default it is found out whether the model is one.
         allow_embedding_resizing: Enlarges the embeddings if the tokenizer has more entries than the
             model's vocabulary; otherwise that is an error.
-        peft_config: Adapter settings; not supported yet.
-        should_save_peft_only: Saves only adapter weights; has a meaning only with adapters.
+        peft_config: Settings of low-rank adapters (``peft.LoraConfig``), which are then trained
+            alone; a model of the peft package brings its own.
+        should_save_peft_only: Saves only adapter weights in checkpoints, where there are adapters.
 
     Raises:
-        ValueError: If the tokenizer has more entries than the vocabulary and may not enlarge it.
-        NotImplementedError: If adapters are asked for.
+        ValueError: If the tokenizer has more entries than the vocabulary and may not enlarge it, or
+            the adapters are of another kind.
     """
 
     def __init__(
@@ -81,22 +92,11 @@ class HuggingFaceModel(ComposerModel):
         should_save_peft_only: bool = True,
     ) -> None:
         super().__init__()
-        _refuse_adapters(model, peft_config)
         self.model = model
         self.config = model.config
-        self.model_forward_args = set(inspect.signature(model.forward).parameters)
         self.tokenizer = tokenizer
-        self.should_save_peft_only = should_save_peft_only
-        self.using_peft = False
-        self.use_logits = use_logits
-        self.labels: torch.Tensor | None = None
-        """The labels of the batch that was last evaluated, as the metrics take them."""
-        self.dummy_forward_called = False
-        self.train_metrics = _by_name(metrics)
-        self.val_metrics = (
-            copy.deepcopy(self.train_metrics) if eval_metrics is None else _by_name(eval_metrics)
-        )
-        is_causal_lm = _is_registered(model, "MODEL_FOR_CAUSAL_LM_MAPPING")
+        inner = maybe_get_underlying_model(model)
+        is_causal_lm = _is_registered(inner, "MODEL_FOR_CAUSAL_LM_MAPPING")
         self.shift_labels = is_causal_lm if shift_labels is None else shift_labels
         if is_causal_lm and not self.shift_labels:
             log.warning(
@@ -111,7 +111,36 @@ class HuggingFaceModel(ComposerModel):
             )
         else:
             self._fit_vocabulary(len(tokenizer), allow_embedding_resizing)
-        self._loss_targets = _loss_targets(model, is_causal_lm)
+        self._adapt(peft_config)
+        self.should_save_peft_only = should_save_peft_only
+        self.model_forward_args = set(inspect.signature(inner.forward).parameters)
+        self.use_logits = use_logits
+        self.labels: torch.Tensor | None = None
+        """The labels of the batch that was last evaluated, as the metrics take them."""
+        self.dummy_forward_called = False
+        self.train_metrics = _by_name(metrics)
+        self.val_metrics = (
+            copy.deepcopy(self.train_metrics) if eval_metrics is None else _by_name(eval_metrics)
+        )
+        self._loss_targets = _loss_targets(inner, is_causal_lm)
+
+    def _adapt(self, peft_config: Any | None) -> None:
+        """Puts adapters around the model if they are asked for."""
+        if getattr(self.model, "_hf_peft_config_loaded", False):
+            raise ValueError(
+                "The model's adapters are inside it (add_adapter), where checkpoints would not "
+                "find them; pass the plain model and peft_config instead."
+            )
+        if peft_config is not None:
+            if not peft_installed:
+                raise MissingConditionalImportError("peft", "peft")
+            if has_adapters(self.model):
+                log.warning("The model has adapters already, so its peft_config is not used.")
+            else:
+                self.model = add_adapters(self.model, peft_config)
+        self.using_peft = has_adapters(self.model)
+        if self.using_peft:
+            keep_only_adapters_in_checkpoints(self)
 
     def _fit_vocabulary(self, entries: int, allow_embedding_resizing: bool) -> None:
         """Makes room for all tokens; rows beyond the tokenizer's entries are left as they are."""
@@ -295,26 +324,8 @@ class HuggingFaceModel(ComposerModel):
         tokenizer = {} if self.tokenizer is None else describe_tokenizer(self.tokenizer)
         return {"model": describe_model(self.model), "tokenizer": tokenizer}
 
-    @staticmethod
-    def load_huggingface_tokenizer_from_saved_state(
-        hf_state: dict[str, Any],
-        trust_remote_code: bool = False,
-        tokenizer_save_dir: str | Path | None = None,
-    ) -> Any | None:
-        """Returns the tokenizer that ``get_metadata`` described, or None."""
-        return load_tokenizer_from_saved_state(hf_state, trust_remote_code, tokenizer_save_dir)
-
-    @staticmethod
-    def load_huggingface_model_from_saved_state(
-        hf_state: dict[str, Any],
-        loaded_state_dict: dict[str, Any],
-        model_instantiation_class: type | str | None,
-        model_config_kwargs: dict[str, Any] | None,
-    ) -> Any:
-        """Builds the model that ``get_metadata`` described, with fresh weights."""
-        return load_model_from_saved_state(
-            hf_state, loaded_state_dict, model_instantiation_class, model_config_kwargs
-        )
+    load_huggingface_tokenizer_from_saved_state = staticmethod(load_tokenizer_from_saved_state)
+    load_huggingface_model_from_saved_state = staticmethod(load_model_from_saved_state)
 
     @staticmethod
     def hf_from_composer_checkpoint(
@@ -345,23 +356,6 @@ class HuggingFaceModel(ComposerModel):
             local_checkpoint_save_location,
             trust_remote_code,
         )
-
-
-def maybe_get_underlying_model(model: Any) -> Any:
-    """Returns the model inside an adapter model, or the model itself."""
-    return model.base_model.model if hasattr(model, "get_base_model") else model
-
-
-def _refuse_adapters(model: Any, peft_config: Any | None) -> None:
-    has_adapters = getattr(model, "_hf_peft_config_loaded", False) or hasattr(model, "peft_type")
-    if peft_config is None and not has_adapters:
-        return
-    if not peft_installed:
-        raise MissingConditionalImportError("peft", "peft")
-    raise NotImplementedError(
-        "Adapters (peft_config, or a model of the peft package) are not supported yet; train the "
-        "whole model."
-    )
 
 
 def _by_name(metrics: list[Any] | None) -> dict[str, Any] | None:

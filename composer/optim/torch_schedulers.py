@@ -1,6 +1,9 @@
 """Where schedules meet torch: composer schedules as a LambdaLR, torch schedulers stretched."""
 
 import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -30,12 +33,24 @@ def compile_composer_scheduler(
         NotImplementedError: If the run has several optimizers.
         ValueError: If ``ssr`` is not 1 and the schedule cannot take it.
     """
+    return compile_composer_schedulers([scheduler], state, ssr)
+
+
+def compile_composer_schedulers(
+    schedulers: Sequence[ComposerScheduler], state: State, ssr: float = 1.0
+) -> LambdaLR:
+    """Makes one torch scheduler of several schedules, whose multipliers are multiplied."""
     optimizers = state.optimizers
     if len(optimizers) != 1:
         raise NotImplementedError(
             "A composer scheduler drives exactly one optimizer, but the run has "
             f"{len(optimizers)}; give each optimizer a torch scheduler instead."
         )
+    multipliers = [_multiplier(scheduler, state, ssr) for scheduler in schedulers]
+    return LambdaLR(optimizers[0], lambda _: math.prod(each() for each in multipliers))
+
+
+def _multiplier(scheduler: ComposerScheduler, state: State, ssr: float) -> Callable[[], float]:
     takes_ssr = "ssr" in inspect.signature(scheduler).parameters
     if not takes_ssr and ssr != 1.0:
         raise ValueError(
@@ -43,10 +58,7 @@ def compile_composer_scheduler(
             f"scale_schedule_ratio={ssr}; add the parameter `ssr` or leave the ratio at 1.0."
         )
 
-    def multiplier(_: int) -> float:
-        return scheduler(state, ssr) if takes_ssr else scheduler(state)
-
-    return LambdaLR(optimizers[0], multiplier)
+    return partial(scheduler, state, ssr) if takes_ssr else partial(scheduler, state)
 
 
 def scale_pytorch_scheduler(scheduler: LRScheduler, ssr: float) -> None:

@@ -81,13 +81,11 @@ class JSONTraceHandler(TraceHandler):
         Raises:
             RuntimeError: If the run has no profiler.
         """
-        del logger
         profiler_of(state, self)
         self._clock_facts = _synchronize_clocks()
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Refuses to write over the traces of another run."""
-        del logger
         if not self.overwrite:
             refuse_traces_of_other_runs(state, self.folder, self._local_names())
         elif state.timestamp.batch == 0 and dist.get_local_rank() == 0:
@@ -101,7 +99,6 @@ class JSONTraceHandler(TraceHandler):
         Raises:
             RuntimeError: If the run has no profiler.
         """
-        del logger
         self._action = profiler_of(state, self).schedule(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
@@ -124,7 +121,6 @@ class JSONTraceHandler(TraceHandler):
 
     def close(self, state: State, logger: Logger) -> None:
         """Writes what an error left unsaved; other ranks may be gone, so nothing is merged."""
-        del logger
         if self._has_unsaved_batches:
             self._write(state)
 

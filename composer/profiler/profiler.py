@@ -194,10 +194,8 @@ class Profiler(Callback):
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Lets the schedule count from where a checkpoint resumed the run."""
-        del logger
         self.resumption_batch_idx = int(state.timestamp.batch_in_epoch)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Lets the schedule count from the first batch again."""
-        del state, logger
         self.resumption_batch_idx = 0

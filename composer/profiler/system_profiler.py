@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import torch
 
 from composer.core.callback import Callback
@@ -65,7 +66,6 @@ class SystemProfiler(Callback):
         Raises:
             RuntimeError: If the run has no profiler.
         """
-        del logger
         profiler = profiler_of(state, self)
         self.finished_event.clear()
         self._thread = threading.Thread(target=self._read_on, args=(profiler,), daemon=True)
@@ -73,15 +73,12 @@ class SystemProfiler(Callback):
 
     def close(self, state: State, logger: Logger) -> None:
         """Stops reading."""
-        del state, logger
         self.finished_event.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def _read_on(self, profiler: Any) -> None:
-        import psutil  # here, because importing it costs 10 ms that only users of it should pay
-
         psutil.cpu_percent()  # each call measures since the one before
         while not self.finished_event.wait(self.stats_thread_interval_seconds):
             for name, values in self._readings():
@@ -99,14 +96,10 @@ class SystemProfiler(Callback):
 
 
 def _cpu() -> Iterator[Reading]:
-    import psutil
-
     yield "cpu", {"cpu_percent": psutil.cpu_percent()}
 
 
 def _memory() -> Iterator[Reading]:
-    import psutil
-
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         for name, value in get_cuda_memory_report().items():
             yield f"memory/cuda/{name}", {name: value}
@@ -121,16 +114,12 @@ def _in_gigabytes(memory: Any, **names: str) -> dict[str, float]:
 
 
 def _disks() -> Iterator[Reading]:
-    import psutil
-
     for disk, counters in (psutil.disk_io_counters(perdisk=True) or {}).items():
         for field, value in counters._asdict().items():
             yield f"disk/{disk}/{field}", {field: value}
 
 
 def _network() -> Iterator[Reading]:
-    import psutil
-
     for nic, counters in psutil.net_io_counters(pernic=True).items():
         yield f"network/{nic}/kb_sent", {"kb_sent": counters.bytes_sent / _BYTES_PER_KB}
         yield f"network/{nic}/kb_recv", {"kb_recv": counters.bytes_recv / _BYTES_PER_KB}

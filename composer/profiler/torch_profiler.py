@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 import torch
 import torch.profiler
@@ -110,12 +111,10 @@ class TorchProfiler(Callback):
         Raises:
             RuntimeError: If it has none.
         """
-        del logger
         profiler_of(state, self)
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Refuses to write over the traces of another run."""
-        del logger
         if not self.overwrite:
             names = [name for name in (self.filename, self.memory_filename) if name is not None]
             refuse_traces_of_other_runs(state, self.folder, names)
@@ -140,19 +139,19 @@ class TorchProfiler(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Goes on to the next batch, and saves if this one was the last of its cycle."""
-        del state, logger
         if self._is_running:
             assert self.profiler is not None
-            self.profiler.step()
+            with warnings.catch_warnings():
+                # Each cycle is saved at its end, so that nothing is lost.
+                warnings.filterwarnings("ignore", message=".*Profiler clears events")
+                self.profiler.step()
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Saves what training left unsaved."""
-        del state, logger
         self._stop()
 
     def close(self, state: State, logger: Logger) -> None:
         """Stops torch's profiler, also after an error, and logs its summaries."""
-        del state, logger
         self._stop()
         if self.profiler is None or not self.saved_traces or not log.isEnabledFor(logging.INFO):
             return

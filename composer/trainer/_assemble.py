@@ -15,6 +15,7 @@ from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.logger_destination import LoggerDestination
 from composer.core.precision import Precision, validate_precision
+from composer.core.protocols import KeepsCheckpoints
 from composer.core.state import State
 from composer.devices.device import Device
 from composer.devices.factory import get_device
@@ -66,7 +67,7 @@ def assemble(options: TrainerOptions) -> Run:
         device.optimizer_to_device(optimizer)
     state = _make_state(options, model, optimizers, device, precision, seed)
     saver = _add_callbacks(state, options)
-    run = Run(state, _make_engine(state, options), model, saver)
+    run = Run(state, _make_engine(state, options), saver)
     _announce(run, options)
     _set_data(run, options)
     _set_schedules(run, options)
@@ -168,17 +169,19 @@ def _make_state(
     )
 
 
-def _add_callbacks(state: State, options: TrainerOptions) -> CheckpointSaver | None:
+def _add_callbacks(state: State, options: TrainerOptions) -> KeepsCheckpoints | None:
     """Sets ``state.callbacks``: loggers, callbacks, then the saver that save_folder asks for."""
     callbacks, profiler = as_list(options.logging.callbacks), options.logging.profiler
     loggers = _destinations(options.logging)
-    remote_names = [getattr(callback, "remote_file_name", None) for callback in callbacks]
+    # Not those of loggers: what FileLogger's file is called is not known before INIT.
+    others = [c for c in callbacks if not isinstance(c, LoggerDestination)]
+    remote_names = [getattr(callback, "remote_file_name", None) for callback in others]
     remote_names += [] if profiler is None else profiler.remote_filenames
     state.callbacks = [*loggers, *_uploaders(remote_names, loggers), *callbacks]
     if profiler is not None:
         state.profiler = profiler
         profiler.bind_to_state(state)
-    savers = [c for c in state.callbacks if isinstance(c, CheckpointSaver)]
+    savers = [c for c in others if isinstance(c, KeepsCheckpoints)]
     if not savers and options.checkpoint.save_folder is not None:
         savers = [_make_saver(options.checkpoint)]
         state.callbacks.append(savers[0])
@@ -198,34 +201,24 @@ def _uploaders(names: list[Any], loggers: list[LoggerDestination]) -> list[Logge
 
 def _destinations(options: LoggingOptions) -> list[LoggerDestination]:
     loggers = as_list(options.loggers)
+    given = {getattr(logger, "on_console", None) for logger in loggers}
+    how: dict[str, Any] = {"stream": options.console_stream, "log_traces": options.log_traces}
     if options.progress_bar and options.log_to_console:
         warnings.warn(
             "Setting both `progress_bar` and `log_to_console` to True is not recommended: their "
             "lines mix. Turn one of them off."
         )
-    if any(isinstance(x, ProgressBarLogger) for x in loggers):
-        if options.progress_bar:
-            log.info(
-                "A ProgressBarLogger was given in `loggers`; `progress_bar` adds no second one."
-            )
+    if options.progress_bar and ProgressBarLogger.on_console in given:
+        log.info("A progress bar was given in `loggers`; `progress_bar` adds no second one.")
     elif options.progress_bar:
-        loggers.append(
-            ProgressBarLogger(stream=options.console_stream, log_traces=options.log_traces)
+        loggers.append(ProgressBarLogger(**how))
+    if options.log_to_console and ConsoleLogger.on_console in given:
+        warnings.warn(
+            "A ConsoleLogger was given in `loggers`, so `log_to_console` adds no second one; "
+            "set its interval on the one that you give."
         )
-    if any(isinstance(x, ConsoleLogger) for x in loggers):
-        if options.log_to_console:
-            warnings.warn(
-                "A ConsoleLogger was given in `loggers`, so `log_to_console` adds no second one; "
-                "set its interval on the one that you give."
-            )
     elif options.log_to_console:
-        loggers.append(
-            ConsoleLogger(
-                log_interval=options.console_log_interval,
-                stream=options.console_stream,
-                log_traces=options.log_traces,
-            )
-        )
+        loggers.append(ConsoleLogger(log_interval=options.console_log_interval, **how))
     return loggers
 
 
@@ -295,6 +288,12 @@ def set_microbatch_size(run: Run, size: Any) -> None:
         ValueError: for what is no size, or "auto" where running out of memory is no error to catch.
     """
     state = run.state
+    sharers = getattr(run.train_spec, "seq_parallel_world_size", 1)
+    if size == "auto" and sharers > 1:
+        raise ValueError(
+            "device_train_microbatch_size='auto' does not go together with sequence parallelism, "
+            f"and the dataloader has seq_parallel_world_size={sharers}; give 1/{sharers}."
+        )
     if size == "auto" and not supports_finding_a_size(state.device.name):
         raise ValueError(
             "device_train_microbatch_size='auto' finds the size from CUDA's out-of-memory errors "
@@ -307,10 +306,14 @@ def set_microbatch_size(run: Run, size: Any) -> None:
         )
     loader = None if run.train_spec is None else run.train_spec.dataloader
     state.auto_microbatching = size == "auto"
-    state.device_train_microbatch_size = parse_microbatch_size(
-        size, loader, "device_train_microbatch_size"
-    )
-    run.microbatch_size_given = size is not None
+    found = parse_microbatch_size(size, loader, "device_train_microbatch_size")
+    if sharers > 1 and found is not None and abs(found * sharers - 1) > 1e-4:
+        raise ValueError(
+            f"device_train_microbatch_size={found} with seq_parallel_world_size={sharers}: ranks "
+            f"that share a sequence train on one at a time; give 1/{sharers}."
+        )
+    state.device_train_microbatch_size = found
+    run.microbatch_size = size
 
 
 def set_train_data(run: Run, loader: Any, label: str, subset_num_batches: int) -> None:
@@ -365,6 +368,7 @@ def _wrap(run: Run, options: SystemOptions, compile_config: dict[str, Any] | Non
     unused = any(a.find_unused_parameters for a in state.algorithms)
     default = DDPSyncStrategy.MULTI_AUTO_SYNC if unused else DDPSyncStrategy.SINGLE_AUTO_SYNC
     strategy = options.ddp_sync_strategy
+    run.finds_unused_parameters = unused
     run.ddp_sync_strategy = default if strategy is None else DDPSyncStrategy(strategy)
     if dist.get_world_size() > 1:
         state.model = prepare_ddp_module(run.model, unused)

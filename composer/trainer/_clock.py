@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from composer.core.state import State
+from composer.devices.device import Device
+from composer.trainer._dataloading import Number, whole_count
 from composer.trainer._losses import Losses
 from composer.utils import dist
 
@@ -59,6 +61,24 @@ class LazyLosses(dict[str, float]):
 
     def __reduce__(self) -> Any:
         return dict, (dict(self.items()),)
+
+
+def total_over_ranks(
+    device: Device, samples: Number, tokens: Number, duration: timedelta
+) -> tuple[int, int, timedelta]:
+    """Returns the samples and tokens of a batch over all ranks, and rank 0's time for it.
+
+    Raises:
+        ValueError: if the sum is not whole (a rank may hold a fraction of a sequence).
+    """
+    if dist.get_world_size() > 1:
+        seconds = duration.total_seconds() if dist.get_global_rank() == 0 else 0.0
+        packed = torch.tensor([samples, tokens, seconds], dtype=torch.float64)
+        packed = device.tensor_to_device(packed)
+        dist.all_reduce(packed, "SUM")
+        samples, tokens, seconds = packed.tolist()
+        duration = timedelta(seconds=seconds)
+    return whole_count(samples), whole_count(tokens), duration
 
 
 class Clock:

@@ -86,7 +86,8 @@ class BatchFeed:
 
     Args:
         count_targets: counts what the loss of a batch is a mean over.
-        after_skip: called once the batches of a resumed epoch that are done have been passed over.
+        after_skip: called once the batches of a resumed epoch that are done have been passed over,
+            with the samples that they held, or None if the data set passed over them itself.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class BatchFeed:
         engine: Engine,
         data_spec: DataSpec,
         count_targets: Callable[[Any], Number],
-        after_skip: Callable[[], None],
+        after_skip: Callable[[int | None], None],
     ):
         self.state = state
         self.engine = engine
@@ -112,14 +113,20 @@ class BatchFeed:
         self.exhausted = False
         done = int(self.state.timestamp.batch_in_epoch)
         if done and self.state.dataset_resumption.pop("train", False):
-            self.after_skip()  # the data set itself stands at the position
+            self.after_skip(None)  # the data set itself stands at the position
             yield from self._draws(first=done)
             return
-        for index, (batch, counts) in enumerate(self._draws(first=0)):
-            if index >= done:
+        drawn = samples = 0
+        for batch, counts in self._draws(first=0):
+            drawn += 1
+            if drawn > done:
                 yield batch, counts
-            elif index == done - 1:
-                self.after_skip()
+                continue
+            samples += counts.samples
+            if drawn == done:
+                self.after_skip(samples)
+        if drawn < done:
+            self.after_skip(samples)
 
     def _draws(self, first: int) -> Iterator[tuple[Any, Counts]]:
         state, loader = self.state, self.data_spec.dataloader
@@ -158,9 +165,9 @@ class BatchFeed:
             tokens = self.data_spec.get_num_tokens_in_batch(batch)
             targets = samples if self.counts_samples_as_targets else self.count_targets(batch)
         if self.world_size == 1:
-            all_tokens = _whole(tokens)
+            all_tokens = whole_count(tokens)
             return (
-                Counts(_whole(samples), all_tokens, targets, all_tokens, targets)
+                Counts(whole_count(samples), all_tokens, targets, all_tokens, targets)
                 if has_batch
                 else None
             )
@@ -170,13 +177,15 @@ class BatchFeed:
         ranks, all_samples, all_tokens, all_targets = packed.tolist()
         if ranks < self.world_size:
             return None
-        return Counts(_whole(all_samples), _whole(all_tokens), all_targets, int(tokens), targets)
+        return Counts(
+            whole_count(all_samples), whole_count(all_tokens), all_targets, int(tokens), targets
+        )
 
 
 _NOTHING: Any = object()
 
 
-def _whole(count: Number) -> int:
+def whole_count(count: Number) -> int:
     """Returns a count summed over ranks as an int (a rank may hold a fraction of a sequence)."""
     if isinstance(count, int):
         return count

@@ -19,6 +19,7 @@ from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Timestamp
 from composer.models.base import ComposerModel
+from composer.trainer._clock import total_over_ranks
 from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
 from composer.trainer._memory import is_out_of_memory
 from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
@@ -27,6 +28,29 @@ from composer.utils import dist
 from composer.utils.misc import model_eval_mode
 
 _NOTHING: Any = object()
+
+
+def batches_in_step(state: State, loader: Any) -> Iterator[Any]:
+    """Yields this rank's batches, then nothing-markers until every rank is through.
+
+    Ranks may hold different numbers of batches: all go on until none has any.
+    """
+    limit = None if state.dataloader_len is None else int(state.dataloader_len)
+    iterator = iter(loader)
+    for index in itertools.count():
+        is_over = limit is not None and index >= limit
+        batch = _NOTHING if is_over else next(iterator, _NOTHING)
+        if not _any_rank(state, batch is not _NOTHING):
+            return
+        yield batch
+
+
+def _any_rank(state: State, mine: bool) -> bool:
+    if dist.get_world_size() == 1:
+        return mine
+    flag = state.device.tensor_to_device(torch.tensor(int(mine)))
+    dist.all_reduce(flag, "MAX")
+    return bool(flag.item())
 
 
 class EvalLoop:
@@ -101,7 +125,9 @@ class EvalLoop:
                 self._eval_batch(evaluator, metrics, has_duplicate)
                 samples -= int(has_duplicate)
             now = perf_counter()
-            self._advance(samples, tokens, timedelta(seconds=now - started))
+            state.eval_timestamp = state.eval_timestamp.to_next_batch(
+                *total_over_ranks(state.device, samples, tokens, timedelta(seconds=now - started))
+            )
             started = now
             if batch is not _NOTHING:
                 self.engine.run_event(Event.EVAL_BATCH_END)
@@ -115,26 +141,11 @@ class EvalLoop:
         self.engine.run_event(Event.EVAL_END)
 
     def _batches(self, loader: Any) -> Iterator[Any]:
-        """Yields this rank's batches, then nothing-markers until every rank is through."""
-        state = self.state
-        limit = None if state.dataloader_len is None else int(state.dataloader_len)
-        set_sampler_epoch(loader, int(state.timestamp.batch))
-        with own_random_state(epoch_seed(state.seed, int(state.timestamp.batch))):
-            iterator = iter(loader)
-            for index in itertools.count():
-                # Ranks may hold different numbers of batches: all go on until none has any.
-                is_over = limit is not None and index >= limit
-                batch = _NOTHING if is_over else next(iterator, _NOTHING)
-                if not self._any_rank(batch is not _NOTHING):
-                    return
-                yield batch
-
-    def _any_rank(self, mine: bool) -> bool:
-        if dist.get_world_size() == 1:
-            return mine
-        flag = self.state.device.tensor_to_device(torch.tensor(int(mine)))
-        dist.all_reduce(flag, "MAX")
-        return bool(flag.item())
+        """Yields batches in an order of this evaluation's own."""
+        state, batch = self.state, int(self.state.timestamp.batch)
+        set_sampler_epoch(loader, batch)
+        with own_random_state(epoch_seed(state.seed, batch)):
+            yield from batches_in_step(state, loader)
 
     def _eval_batch(
         self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool
@@ -180,17 +191,6 @@ class EvalLoop:
         with self.autocast():
             for metric in metrics.values():
                 state.metric_outputs = self.module.update_metric(batch, outputs, metric) or {}
-
-    def _advance(self, samples: float, tokens: float, duration: timedelta) -> None:
-        state = self.state
-        if dist.get_world_size() > 1:
-            packed = torch.tensor([samples, tokens], dtype=torch.float64)
-            packed = state.device.tensor_to_device(packed)
-            dist.all_reduce(packed, "SUM")
-            samples, tokens = packed.tolist()
-        state.eval_timestamp = state.eval_timestamp.to_next_batch(
-            samples=round(samples), tokens=round(tokens), duration=duration
-        )
 
 
 def _halve(evaluator: Evaluator, size: float, error: Exception) -> int:
@@ -244,10 +244,12 @@ class PredictLoop:
         self,
         state: State,
         engine: Engine,
+        module: ComposerModel,
         autocast: Callable[[], AbstractContextManager[Any]],
     ):
         self.state = state
         self.engine = engine
+        self.module = module  # without wrappers, whose forward passes would wait for other ranks
         self.autocast = autocast
 
     def run(self, data_spec: DataSpec, subset_num_batches: int, return_outputs: bool) -> list[Any]:
@@ -265,27 +267,27 @@ class PredictLoop:
     def _predict(self, data_spec: DataSpec, return_outputs: bool) -> list[Any]:
         state, fire, kept = self.state, self.engine.run_event, []
         fire(Event.PREDICT_START)
-        limit = None if state.dataloader_len is None else int(state.dataloader_len)
         started = perf_counter()
-        for index, loaded in enumerate(data_spec.dataloader):
-            if limit is not None and index >= limit:
-                break
-            batch = state.device.batch_to_device(data_spec.batch_transforms(loaded))
-            state.batch = data_spec.microbatch_transforms(batch)
-            samples = data_spec.get_num_samples_in_batch(state.batch)
-            tokens = data_spec.get_num_tokens_in_batch(state.batch)
-            fire(Event.PREDICT_BATCH_START)
-            fire(Event.PREDICT_BEFORE_FORWARD)
-            with self.autocast():
-                state.outputs = state.model(state.batch)
-            fire(Event.PREDICT_AFTER_FORWARD)
-            if return_outputs:
-                kept.append(_to_cpu(state.outputs))
+        for loaded in batches_in_step(state, data_spec.dataloader):
+            samples = tokens = 0
+            if loaded is not _NOTHING:
+                batch = state.device.batch_to_device(data_spec.batch_transforms(loaded))
+                state.batch = data_spec.microbatch_transforms(batch)
+                samples = data_spec.get_num_samples_in_batch(state.batch)
+                tokens = data_spec.get_num_tokens_in_batch(state.batch)
+                fire(Event.PREDICT_BATCH_START)
+                fire(Event.PREDICT_BEFORE_FORWARD)
+                with self.autocast():
+                    state.outputs = self.module(state.batch)
+                fire(Event.PREDICT_AFTER_FORWARD)
+                if return_outputs:
+                    kept.append(_to_cpu(state.outputs))
             now = perf_counter()
             state.predict_timestamp = state.predict_timestamp.to_next_batch(
-                samples=int(samples), tokens=int(tokens), duration=timedelta(seconds=now - started)
+                *total_over_ranks(state.device, samples, tokens, timedelta(seconds=now - started))
             )
             started = now
-            fire(Event.PREDICT_BATCH_END)
+            if loaded is not _NOTHING:
+                fire(Event.PREDICT_BATCH_END)
         fire(Event.PREDICT_END)
         return kept

@@ -33,6 +33,11 @@ def parse_evaluators(
     evaluators = [ensure_evaluator(x, default_metric_names=list(metric_names)) for x in given]
     for evaluator in evaluators:
         if evaluator.eval_interval is None:
+            if interval is None:
+                raise ValueError(
+                    f"eval_interval=None says nothing about evaluator {evaluator.label!r}; give 0 "
+                    "for never, or an interval like '1ep'"
+                )
             evaluator.eval_interval = interval
         if evaluator.subset_num_batches is None:
             evaluator.subset_num_batches = subset_num_batches

@@ -16,7 +16,7 @@ class Losses:
     def add(self, other: "Losses", weight: float | torch.Tensor) -> None:
         """Adds ``weight`` times the parts of another set, detached, in float32 on their device."""
         for name, value in other.parts.items():
-            share = value.detach().float() * weight
+            share = value.detach().float() * weight  # a copy: the loss may be a parameter itself
             self.parts[name] = self.parts[name] + share if name in self.parts else share
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from composer.core.state import State
+from composer.distributed.ddp import average_gradients
 from composer.utils import dist
 
 _OUT_OF_MEMORY = ("CUDA out of memory", "CUDA error: out of memory")
@@ -14,6 +15,9 @@ _CUDNN = (
     "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a "
     "non-contiguous input."
 )
+
+
+OOM_FOUND_ON_OTHER_RANK = "CUDA out of memory encountered on a different rank"
 
 
 class OutOfMemoryOnSomeRank(RuntimeError):
@@ -65,8 +69,8 @@ class AgreedAttempt:
         self.state = state
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Runs the passes of a step.
+    def __call__(self, ddp_sync: bool) -> Iterator[None]:
+        """Runs the passes of a step; without ``ddp_sync`` gradients stay on their ranks.
 
         Raises:
             OutOfMemoryOnSomeRank: on all ranks, if memory ran out on one.
@@ -86,32 +90,15 @@ class AgreedAttempt:
             failure = error
         if self._anywhere(failure is not None):
             raise OutOfMemoryOnSomeRank(
-                "CUDA out of memory"
-                if failure is not None
-                else "CUDA out of memory encountered on a different rank"
+                OOM_FOUND_ON_OTHER_RANK if failure is None else "CUDA out of memory"
             ) from failure
-        self._average_gradients()
+        if ddp_sync:
+            average_gradients(self.state.model)
 
     def _anywhere(self, here: bool) -> bool:
         flag = self.state.device.tensor_to_device(torch.tensor(int(here)))
         dist.all_reduce(flag, "MAX")
         return bool(flag.item())
-
-    def _average_gradients(self) -> None:
-        world_size = dist.get_world_size()
-        if world_size == 1:
-            return
-        parameters = [p for p in self.state.model.parameters() if p.requires_grad]
-        used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-        used = self.state.device.tensor_to_device(used)
-        dist.all_reduce(used, "MAX")
-        for parameter, is_used in zip(parameters, used.tolist(), strict=True):
-            if not is_used:
-                continue
-            if parameter.grad is None:  # another rank has one
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, "SUM")
-            parameter.grad.div_(world_size)
 
 
 def _is_of_cuda(error: RuntimeError) -> bool:

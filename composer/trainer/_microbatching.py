@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,17 +17,39 @@ from composer.trainer._train_step import TrainStep
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class MemoryRecord:
+    """What a run has learnt of its device's memory; the Trainer hands its fields on."""
+
+    first_train_batch_complete: bool = False
+    cumulative_alloc_retries: int = 0
+    """How often CUDA's allocator has flushed its cache, the most of all ranks."""
+    num_consecutive_thrashes: int = 0
+    """In how many batches on end it had to."""
+    num_consecutive_non_OOM_batches: int = 0
+    """How many batches have fitted since memory ran out or a larger size was tried."""
+
+
 class FixedSize:
     """Cuts every batch into micro-batches of ``state.device_train_microbatch_size`` samples."""
 
-    def __init__(self, state: State, step: TrainStep, split: Callable[[Any, Any], Sequence[Any]]):
+    def __init__(
+        self,
+        state: State,
+        step: TrainStep,
+        split: Callable[[Any, Any], Sequence[Any]],
+        record: MemoryRecord,
+    ):
         self.state = state
         self.step = step
         self.split = split
+        self.record = record
 
     def run(self, batch: Any) -> Losses:
         """Trains one step on the batch and returns its losses."""
-        return self.step.run(self.split(batch, self.state.device_train_microbatch_size))
+        losses = self.step.run(self.split(batch, self.state.device_train_microbatch_size))
+        self.record.first_train_batch_complete = True
+        return losses
 
 
 class AutoSize(FixedSize):
@@ -47,17 +70,16 @@ class AutoSize(FixedSize):
         state: State,
         step: TrainStep,
         split: Callable[[Any, Any], Sequence[Any]],
+        record: MemoryRecord,
         *,
         largest: int,
         patience: int = 100,
     ):
-        super().__init__(state, step, split)
+        super().__init__(state, step, split, record)
         self.largest = largest
         self.patience = patience
-        self._fitted = 0
         self._is_trial = False
-        self._retries = allocation_retries(state)
-        self._retried_batches = 0
+        record.cumulative_alloc_retries = allocation_retries(state)
 
     def run(self, batch: Any) -> Losses:
         """Trains one step on the batch, at whatever size fits, and returns its losses."""
@@ -69,34 +91,22 @@ class AutoSize(FixedSize):
                 self._clear(batch)
                 self._shrink(error)
             else:
-                self._fitted += 1
+                self.record.num_consecutive_non_OOM_batches += 1
                 self._is_trial = False
                 self._watch_allocator()
                 return losses
 
     def _maybe_grow(self) -> None:
-        size = int(self.state.device_train_microbatch_size or self.largest)
-        if size < self.largest and self._fitted >= self.patience:
-            self._is_trial, self._fitted = True, 0
+        size = int(self.state.device_train_microbatch_size or 1)
+        if size < self.largest and self.record.num_consecutive_non_OOM_batches >= self.patience:
+            self._is_trial, self.record.num_consecutive_non_OOM_batches = True, 0
             self.state.device_train_microbatch_size = min(2 * size, self.largest)
 
     def _shrink(self, error: Exception | None) -> None:
-        size = int(self.state.device_train_microbatch_size or self.largest)
-        if size == 1:
-            raise RuntimeError(
-                "memory ran out with a single sample a micro-batch, so no smaller one can be "
-                "tried; use a smaller model or shorter sequences, activation checkpointing, or "
-                "more devices."
-            ) from error
+        halve_microbatch_size(self.state, error)
         if self._is_trial:
             self.patience *= 2
-        self._is_trial, self._fitted = False, 0
-        self.state.device_train_microbatch_size = max(size // 2, 1)
-        warnings.warn(
-            f"memory ran out with {size} samples a micro-batch: trying "
-            f"{self.state.device_train_microbatch_size}.",
-            category=RuntimeWarning,
-        )
+        self._is_trial, self.record.num_consecutive_non_OOM_batches = False, 0
 
     def _clear(self, batch: Any) -> None:
         """Frees what the failed try left, so that the next starts as the first did."""
@@ -111,20 +121,47 @@ class AutoSize(FixedSize):
 
     def _watch_allocator(self) -> None:
         """Takes a smaller size for the next batch if the allocator had to flush in two in a row."""
-        retries = allocation_retries(self.state)
-        self._retried_batches = self._retried_batches + 1 if retries > self._retries else 0
-        self._retries = retries
-        size = int(self.state.device_train_microbatch_size or self.largest)
-        if self._retried_batches >= 2 and size > 1:
-            self._retried_batches = 0
+        retries, record = allocation_retries(self.state), self.record
+        grew = retries > record.cumulative_alloc_retries
+        record.num_consecutive_thrashes = record.num_consecutive_thrashes + 1 if grew else 0
+        record.cumulative_alloc_retries = retries
+        size = int(self.state.device_train_microbatch_size or 1)
+        if record.num_consecutive_thrashes >= 2 and size > 1:
+            record.num_consecutive_thrashes = 0
             self._shrink(None)
 
 
+def halve_microbatch_size(state: State, error: Exception | None = None) -> None:
+    """Halves the run's micro-batch, with a warning.
+
+    Raises:
+        RuntimeError: if it is a single sample already.
+    """
+    size = int(state.device_train_microbatch_size or 1)
+    if size == 1:
+        raise RuntimeError(
+            "memory ran out with a single sample a micro-batch, so no smaller one can be tried; "
+            "use a smaller model or shorter sequences, activation checkpointing, or more devices."
+        ) from error
+    state.device_train_microbatch_size = size // 2
+    warnings.warn(
+        f"memory ran out with {size} samples a micro-batch: trying "
+        f"{state.device_train_microbatch_size}.",
+        category=RuntimeWarning,
+    )
+
+
 def split_batch(data_spec: DataSpec, batch: Any, size: Any) -> Sequence[Any]:
-    """Cuts a batch; one that fits already (the last of an epoch, often) is not cut."""
-    if data_spec.get_num_samples_in_batch(batch) <= size:
-        return [batch]
-    return data_spec.split_batch(batch, size)
+    """Cuts a batch; one that fits already is not cut, and warns if it is smaller than a part."""
+    num_samples = data_spec.get_num_samples_in_batch(batch)
+    if num_samples > size:
+        return data_spec.split_batch(batch, size)
+    if num_samples < size:
+        warnings.warn(
+            f"Cannot split tensor of length {num_samples} into batches of size {size}: it is taken "
+            "whole. The last batch of an epoch is often smaller; drop_last=True leaves it out."
+        )
+    return [batch]
 
 
 def parse_microbatch_size(size: Any, loader: Any, argument: str) -> int | float | None:

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from composer.callbacks.checkpoint_saver import CheckpointSaver
+from torch.nn.parallel import DistributedDataParallel
+
 from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.precision import get_precision_context
@@ -17,7 +18,7 @@ from composer.trainer._dataloading import BatchFeed
 from composer.trainer._eval_loop import EvalLoop, PredictLoop
 from composer.trainer._memory import AgreedAttempt
 from composer.trainer._metrics import TrainMetrics
-from composer.trainer._microbatching import AutoSize, FixedSize, split_batch
+from composer.trainer._microbatching import AutoSize, FixedSize, MemoryRecord, split_batch
 from composer.trainer._scaling import scaling_of
 from composer.trainer._targets import Weigher, target_counter
 from composer.trainer._train_loop import TrainLoop
@@ -29,27 +30,34 @@ class Run:
     """Holds the parts of a run and builds its loops from them.
 
     Args:
-        model: the model without wrappers; ``state.model`` may be wrapped.
         saver: the checkpoint saver whose folder the run resumes from.
     """
 
-    def __init__(
-        self, state: State, engine: Engine, model: ComposerModel, saver: CheckpointSaver | None
-    ):
+    def __init__(self, state: State, engine: Engine, saver: Any):
         self.state = state
         self.engine = engine
-        self.model = model
         self.saver = saver
+        self.memory = MemoryRecord()
         self.train_spec: DataSpec | None = None
         self.schedule_unit = TimeUnit.BATCH
         self.waiting_schedulers: tuple[tuple[Any, ...], float] | None = None
         """Schedulers with their ratio, until the duration is known."""
-        self.microbatch_size_given = False
+        self.microbatch_size: int | float | str | None = None
+        """As it was given; None takes the loader's batch size, whatever the loader."""
+        self.finds_unused_parameters = False
         self.ddp_sync_strategy = DDPSyncStrategy.SINGLE_AUTO_SYNC
         self.is_compiled = False
         self.rng_state: list[dict[str, Any]] | None = None
         """Generator states of a loaded checkpoint, until training stands where they were taken."""
+        self.position_is_loaded = False
+        """Whether training stands where a checkpoint left it, and has not gone on yet."""
         self.was_autoresumed = False
+
+    @property
+    def model(self) -> ComposerModel:
+        """The model without wrappers; an algorithm may have put another in ``state.model``."""
+        model: Any = self.state.model
+        return model.module if isinstance(model, DistributedDataParallel) else model
 
     def autocast(self, **settings: Any) -> Callable[[], AbstractContextManager[Any]]:
         """Returns the function that makes the precision context of a forward pass."""
@@ -74,7 +82,7 @@ class Run:
 
     def predict_loop(self) -> PredictLoop:
         """Builds the prediction loop."""
-        return PredictLoop(self.state, self.engine, self.autocast())
+        return PredictLoop(self.state, self.engine, self.model, self.autocast())
 
     def train_loop(self, on_tokens: bool | None) -> TrainLoop:
         """Builds the training loop for the model and optimizer as algorithms left them."""
@@ -100,7 +108,7 @@ class Run:
             state,
             engine,
             engine.logger,
-            feed=BatchFeed(state, engine, self.train_spec, count, self.restore_rng),
+            feed=BatchFeed(state, engine, self.train_spec, count, self.resume_within_epoch),
             weigher=weigher,
             sizer=self._sizer(step),
             evals=self.eval_loop(),
@@ -113,14 +121,36 @@ class Run:
         assert self.train_spec is not None
         split = partial(split_batch, self.train_spec)
         if not self.state.auto_microbatching:
-            return FixedSize(self.state, step, split)
+            return FixedSize(self.state, step, split, self.memory)
         step.attempt = AgreedAttempt(self.state)
         step.gradient_sync = partial(ddp_no_sync, self.state)
         loader: Any = self.train_spec.dataloader
-        return AutoSize(self.state, step, split, largest=loader.batch_size)
+        return AutoSize(self.state, step, split, self.memory, largest=loader.batch_size)
+
+    def resume_within_epoch(self, samples: int | None) -> None:
+        """Goes on from where a checkpoint stood, if the batches passed over are those it had seen.
+
+        An epoch that was made shorter by ``train_subset_num_batches`` may hold fewer.
+
+        Raises:
+            ValueError: if as many batches now hold other samples.
+        """
+        timestamp, length = self.state.timestamp, self.state.dataloader_len
+        saved = int(timestamp.sample_in_epoch)
+        is_shorter = length is not None and length < timestamp.batch_in_epoch
+        fits = samples is None or samples == saved or (is_shorter and samples < saved)
+        if self.position_is_loaded and not fits:
+            raise ValueError(
+                f"the checkpoint was saved in the middle of an epoch, after {saved} samples in "
+                f"{int(timestamp.batch_in_epoch)} batches; as many batches now hold {samples}, so "
+                "samples would be repeated or left out. Keep the global batch size (batch size "
+                "times ranks), or start from a checkpoint of an epoch's end."
+            )
+        self.restore_rng()
 
     def restore_rng(self) -> None:
         """Puts the generators where the loaded checkpoint had them, once."""
+        self.position_is_loaded = False
         if self.rng_state is not None:
             reproducibility.load_rng_state(self.rng_state)
             self.rng_state = None
@@ -132,6 +162,6 @@ class Run:
 
 
 def _gradient_sync(
-    state: State, strategy: DDPSyncStrategy, is_last: bool
+    state: State, strategy: DDPSyncStrategy, is_last: bool, ddp_sync: bool
 ) -> AbstractContextManager[None]:
-    return ddp_sync_context(state, is_last, strategy)
+    return ddp_sync_context(state, is_last, strategy) if ddp_sync else ddp_no_sync(state)

@@ -7,7 +7,7 @@ import torch
 
 from composer.core.precision import Precision
 from composer.core.state import State
-from composer.optim.grad_scaler import ClosureGradScaler
+from composer.optim.grad_scaler import ClosureGradScaler, takes_closure
 
 
 class NoScaling:
@@ -65,11 +65,22 @@ class GradScaling(NoScaling):
 
 
 def make_scaler(state: State) -> torch.amp.GradScaler | None:
-    """Returns the scaler that fp16 needs (one for closures if the optimizer takes one)."""
+    """Returns the scaler that fp16 needs (one for closures if the optimizer takes one).
+
+    Raises:
+        ValueError: if the optimizer takes a closure and knows nothing of scaled losses.
+    """
     if state.precision is not Precision.AMP_FP16:
         return None
     if all(getattr(o, "_step_supports_amp_closure", False) for o in state.optimizers):
         return ClosureGradScaler()
+    takers = [type(o).__name__ for o in state.optimizers if takes_closure(o)]
+    if takers:
+        raise ValueError(
+            f"precision={state.precision.value} scales losses, and {', '.join(takers)} runs the "
+            "forward and backward passes itself without unscaling gradients; use amp_bf16 or fp32, "
+            "or another optimizer."
+        )
     return torch.amp.GradScaler("cuda")
 
 

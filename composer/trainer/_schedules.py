@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit
 from composer.optim.torch_schedulers import (
-    compile_composer_scheduler,
+    compile_composer_schedulers,
     scale_pytorch_scheduler,
 )
 from composer.utils.iter_helpers import ensure_tuple
@@ -39,16 +39,16 @@ def scaled_duration(duration: Time, ratio: float) -> Time:
 
 
 def compile_schedulers(schedulers: Any, state: State, ratio: float) -> list[LRScheduler]:
-    """Returns torch schedulers: ours evaluated against the state, torch's own scaled in place.
+    """Returns torch schedulers: one of all of ours together, torch's own scaled in place.
 
     Raises:
         ValueError: if a schedule does not fit the run (its warm-up, its end, its units).
     """
-    compiled = []
-    for scheduler in ensure_tuple(schedulers):
-        if isinstance(scheduler, LRScheduler):
-            scale_pytorch_scheduler(scheduler, ratio)
-            compiled.append(scheduler)
-        else:
-            compiled.append(compile_composer_scheduler(scheduler, state, ratio))
+    given = ensure_tuple(schedulers)
+    compiled = [scheduler for scheduler in given if isinstance(scheduler, LRScheduler)]
+    for scheduler in compiled:
+        scale_pytorch_scheduler(scheduler, ratio)
+    ours = [scheduler for scheduler in given if not isinstance(scheduler, LRScheduler)]
+    if ours:
+        compiled.insert(given.index(ours[0]), compile_composer_schedulers(ours, state, ratio))
     return compiled

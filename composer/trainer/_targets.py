@@ -40,7 +40,17 @@ def target_counter(
         return count_tokens or data_spec.get_num_samples_in_batch
     if count_tokens is not None and not data_spec.counts_tokens_itself:
         return count_tokens
-    return lambda batch: data_spec.get_num_tokens_in_batch(batch, token_type="loss_generating")
+
+    def count(batch: Any) -> Number:
+        targets = data_spec.get_num_tokens_in_batch(batch, token_type="loss_generating")
+        if not targets and not data_spec.get_num_tokens_in_batch(batch):
+            raise ValueError(
+                "accumulate_train_batch_on_tokens=True, and no tokens are found in a batch; give a "
+                "DataSpec with get_num_tokens_in_batch, or set it to False to weigh by samples."
+            )
+        return targets
+
+    return count
 
 
 class Weigher:

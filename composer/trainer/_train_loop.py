@@ -59,6 +59,7 @@ class TrainLoop:
         """Trains until the duration is reached; FIT_START must have been fired."""
         state = self.state
         start = state.timestamp
+        self._refuse_endless_iteration()
         state.model.train()
         self.clock.restart()
         while not self._is_done():
@@ -97,6 +98,17 @@ class TrainLoop:
         all_taken = state.dataloader_len == int(state.timestamp.batch_in_epoch)
         if self.feed.exhausted or all_taken:
             self._end_epoch()
+
+    def _refuse_endless_iteration(self) -> None:
+        """Raises if the duration counts iterations and nothing says how long one is."""
+        duration = self.state.max_duration
+        assert duration is not None
+        if duration.unit is TimeUnit.ITERATION and self.state._iteration_length is None:
+            raise ValueError(
+                f"max_duration={duration} counts iterations, and nothing says how long one is, so "
+                "it would never be reached; give it in epochs (ep), batches (ba), samples (sp) or "
+                "tokens (tok)"
+            )
 
     def _refuse_endless_nothing(self) -> None:
         """Raises if epochs without a batch would follow each other for ever."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TextIO
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint import whole_run as checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.callback import Callback
 from composer.core.data_spec import DataSpec, ensure_data_spec
@@ -30,9 +31,15 @@ from composer.models.base import ComposerModel
 from composer.optim.schedules import ComposerScheduler
 from composer.trainer import _assemble
 from composer.trainer._assemble import assemble
+from composer.trainer._clock import total_over_ranks
 from composer.trainer._dataloading import advance_own_generator, has_own_generator
 from composer.trainer._evaluators import check_is_finite, parse_evaluators
+from composer.trainer._memory import OOM_FOUND_ON_OTHER_RANK
+from composer.trainer._memory import is_out_of_memory as _is_cuda_oom
 from composer.trainer._metrics import metrics_of_evaluators
+from composer.trainer._microbatching import (
+    halve_microbatch_size as _adjust_device_train_microbatch_size,
+)
 from composer.trainer._options import (
     CheckpointOptions,
     DataOptions,
@@ -44,7 +51,7 @@ from composer.trainer._options import (
     check_schedule_ratio,
     parse_duration,
 )
-from composer.trainer._run_name import generate_run_name
+from composer.trainer._run_name import generate_run_name as _generate_run_name
 from composer.trainer._scaling import make_scaler
 from composer.utils import dist
 from composer.utils.auto_log_hparams import extract_hparams
@@ -52,13 +59,20 @@ from composer.utils.inference import ExportFormat, Transform, export_with_logger
 from composer.utils.iter_helpers import ensure_tuple
 from composer.utils.object_store.object_store import ObjectStore
 
-__all__ = ["Trainer"]
+# After the class, what programs and tests of Composer import from here, or replace.
+__all__ = [
+    "Trainer",
+    "OOM_FOUND_ON_OTHER_RANK",
+    "_adjust_device_train_microbatch_size",
+    "_generate_run_name",
+    "_is_cuda_oom",
+    "checkpoint",
+]
 
 log = logging.getLogger(__name__)
 
 Scheduler = ComposerScheduler | LRScheduler
 Loader = Iterable[Any] | DataSpec | dict[str, Any]
-_generate_run_name = generate_run_name
 
 
 class Trainer:
@@ -336,7 +350,9 @@ class Trainer:
             return
         self._set_fit_schedules(schedulers, scale_schedule_ratio, step_schedulers_every_batch)
         self._set_fit_evaluation(eval_dataloader, eval_interval, eval_subset_num_batches)
-        self._set_fit_batches(device_train_microbatch_size, precision)
+        self._set_fit_batches(
+            device_train_microbatch_size, precision, has_new_data=train_dataloader is not None
+        )
         self._train(self.spin_dataloaders if spin_dataloaders is None else spin_dataloaders)
 
     def _require_to_fit(self, duration: Any) -> None:
@@ -413,10 +429,13 @@ class Trainer:
         if loaders is not None:
             _assemble.set_evaluators(self._run, loaders, interval, subset)
 
-    def _set_fit_batches(self, microbatch_size: Any, precision: str | Precision | None) -> None:
+    def _set_fit_batches(
+        self, microbatch_size: Any, precision: str | Precision | None, has_new_data: bool
+    ) -> None:
         run, state = self._run, self.state
-        if microbatch_size is not None or not run.microbatch_size_given:
-            _assemble.set_microbatch_size(run, microbatch_size)
+        if microbatch_size is not None or has_new_data:
+            size = run.microbatch_size if microbatch_size is None else microbatch_size
+            _assemble.set_microbatch_size(run, size)
         if precision is not None:
             precision = Precision(precision)
             validate_precision(precision, state.device)
@@ -514,7 +533,9 @@ class Trainer:
             name: the file, with placeholders, relative to the working directory.
             weights_only: whether to save the model's weights alone.
         """
-        return save_checkpoint(state=self.state, filename=name, weights_only=weights_only)
+        return checkpoint.save_checkpoint(
+            state=self.state, filename=name, weights_only=weights_only
+        )
 
     def save_checkpoint_to_save_folder(self) -> None:
         """Saves the run now, into its save folder and under its naming.
@@ -574,17 +595,38 @@ class Trainer:
         dist.barrier()
 
     @property
-    def _checkpoint_saver(self) -> Any:
-        return self._run.saver
+    def first_train_batch_complete(self) -> bool:
+        """Whether a batch has been trained on."""
+        return self._run.memory.first_train_batch_complete
 
     @property
-    def _rng_state(self) -> Any:
-        return self._run.rng_state
+    def cumulative_alloc_retries(self) -> int:
+        """How often CUDA's allocator has flushed its cache (only known with ``"auto"``)."""
+        return self._run.memory.cumulative_alloc_retries
 
     @property
-    def _train_data_spec(self) -> DataSpec | None:
-        return self._run.train_spec
+    def num_consecutive_thrashes(self) -> int:
+        """In how many batches on end it had to (only known with ``"auto"``)."""
+        return self._run.memory.num_consecutive_thrashes
 
     @property
-    def _original_model(self) -> ComposerModel:
-        return self._run.model
+    def num_consecutive_non_OOM_batches(self) -> int:
+        """How many batches have fitted on end (only known with ``"auto"``)."""
+        return self._run.memory.num_consecutive_non_OOM_batches
+
+    def _accumulate_time_across_ranks(
+        self, num_samples: int | float, num_tokens: int | float, batch_time: timedelta
+    ) -> tuple[int, int, timedelta]:
+        return total_over_ranks(self.state.device, num_samples, num_tokens, batch_time)
+
+    # Read by programs and tests of Composer.
+    _checkpoint_saver = property(lambda self: self._run.saver)
+    _rng_state = property(lambda self: self._run.rng_state)
+    _train_data_spec = property(lambda self: self._run.train_spec)
+    _original_model = property(lambda self: self._run.model)
+    _scheduler_step_frequency = property(lambda self: self._run.schedule_unit)
+    _ddp_sync_strategy = property(lambda self: self._run.ddp_sync_strategy)
+    _find_unused_parameters = property(lambda self: self._run.finds_unused_parameters)
+    _backwards_create_graph = property(
+        lambda self: any(a.backwards_create_graph for a in self.state.algorithms)
+    )

@@ -12,7 +12,6 @@ from composer.utils.batch_helpers import batch_get, batch_set
 from composer.utils.import_helpers import MissingConditionalImportError, import_object
 from composer.utils.iter_helpers import IteratorFileStream, ensure_tuple, map_collection
 from composer.utils.lazy import handed_on
-from composer.utils.parallelism import FSDP2Config, FSDPConfig, ParallelismConfig, TPConfig
 from composer.utils.retrying import retry
 from composer.utils.string_enum import StringEnum
 from composer.utils.warnings import VersionedDeprecationWarning
@@ -28,8 +27,12 @@ __all__ = [
     "ExportFormat",
     "FSDP2Config",
     "FSDPConfig",
+    "GCSObjectStore",
     "IteratorFileStream",
+    "LibcloudObjectStore",
+    "MLFlowObjectStore",
     "MissingConditionalImportError",
+    "OCIObjectStore",
     "ObjectStore",
     "ObjectStoreTransientError",
     "ParallelismConfig",
@@ -37,9 +40,12 @@ __all__ = [
     "PartialFilePath",
     "RemoteFilesExistingCheckStatus",
     "RemoteUploader",
+    "S3ObjectStore",
+    "SFTPObjectStore",
     "StringEnum",
     "TPConfig",
     "Transform",
+    "UCObjectStore",
     "VersionedDeprecationWarning",
     "add_vision_dataset_transform",
     "batch_get",
@@ -92,11 +98,13 @@ __all__ = [
 
 # Not at the top: it needs torch, and the command lines answer --help without.
 _MISC = "composer.utils.misc"
+_PARALLELISM = "composer.utils.parallelism"
 _FILE_NAMES = "composer.utils.file_names"
 _FILE_HELPERS = "composer.utils.file_helpers"
 _COMPRESSION = "composer.utils.compression"
 _COLLECT_ENV = "composer.utils.collect_env"
-_OBJECT_STORE = "composer.utils.object_store.object_store"
+_STORES = "composer.utils.object_store"
+_OBJECT_STORE = f"{_STORES}.object_store"
 _NAMING = "composer.checkpoint.naming"
 _DEVICES = "composer.devices.factory"
 _INFERENCE = "composer.utils.inference"
@@ -105,6 +113,10 @@ _UPLOADER = "composer.utils.remote_uploader"
 
 __getattr__ = handed_on(
     {
+        "FSDP2Config": _PARALLELISM,
+        "FSDPConfig": _PARALLELISM,
+        "ParallelismConfig": _PARALLELISM,
+        "TPConfig": _PARALLELISM,
         "STR_TO_DTYPE": _MISC,
         "ParallelismType": _MISC,
         "add_vision_dataset_transform": _MISC,
@@ -121,13 +133,20 @@ __getattr__ = handed_on(
         "KNOWN_COMPRESSORS": _COMPRESSION,
         "MLFLOW_EXPERIMENT_ID_FORMAT_KEY": _MLFLOW,
         "MLFLOW_RUN_ID_FORMAT_KEY": _MLFLOW,
+        "GCSObjectStore": f"{_STORES}.gcs_object_store",
+        "LibcloudObjectStore": f"{_STORES}.libcloud_object_store",
+        "MLFlowObjectStore": f"{_STORES}.mlflow_object_store",
+        "OCIObjectStore": f"{_STORES}.oci_object_store",
+        "S3ObjectStore": f"{_STORES}.s3_object_store",
+        "SFTPObjectStore": f"{_STORES}.sftp_object_store",
+        "UCObjectStore": f"{_STORES}.uc_object_store",
         "ObjectStore": _OBJECT_STORE,
         "ObjectStoreTransientError": _OBJECT_STORE,
         "PartialFilePath": _NAMING,
         "RemoteFilesExistingCheckStatus": _UPLOADER,
         "RemoteUploader": _UPLOADER,
         "Transform": _INFERENCE,
-        "build_remote_backend": "composer.utils.object_store.utils",
+        "build_remote_backend": f"{_STORES}.utils",
         "configure_excepthook": _COLLECT_ENV,
         "create_interval_scheduler": "composer.core.intervals",
         "create_symlink_file": _FILE_HELPERS,
@@ -149,7 +168,7 @@ __getattr__ = handed_on(
         "is_hpu_installed": _DEVICES,
         "is_tar": _FILE_NAMES,
         "is_xla_installed": _DEVICES,
-        "load_checkpoint": "composer.checkpoint.load",
+        "load_checkpoint": "composer.checkpoint.whole_run",
         "maybe_create_object_store_from_uri": _FILE_HELPERS,
         "maybe_create_remote_uploader_downloader_from_uri": (
             "composer.loggers.remote_uploader_downloader"
@@ -158,12 +177,7 @@ __getattr__ = handed_on(
         "print_env": _COLLECT_ENV,
         "quantize_dynamic": _INFERENCE,
         "safe_torch_load": "composer.checkpoint.monolithic",
-        "save_checkpoint": "composer.checkpoint.save",
+        "save_checkpoint": "composer.checkpoint.whole_run",
         "validate_credentials": _FILE_HELPERS,
-    },
-    removed={
-        "LibcloudObjectStore": "use an s3://, gs:// or az:// URI",
-        "OCIObjectStore": "use OCI's S3-compatible endpoint with an s3:// URI and S3_ENDPOINT_URL",
-        "UCObjectStore": "use an s3://, gs:// or az:// URI of the bucket under the volume",
     },
 )

@@ -52,10 +52,13 @@ def batch_set(batch: Any, key: Any, value: Any) -> Any:
         return key(batch, value)
     if not _is_multiple(key):
         return _set_one(batch, key, value)
-    if not isinstance(value, Sequence) or len(key) != len(value):
+    try:  # not only sequences: the parts may come as one tensor or array
+        num_values = 1 if isinstance(value, str) else len(value)
+    except TypeError:
+        num_values = 1
+    if len(key) != num_values:
         raise ValueError(
-            f"batch_set was given {len(key)} keys and "
-            f"{len(value) if isinstance(value, Sequence) else 1} values; their numbers must agree"
+            f"batch_set was given {len(key)} keys and {num_values} values; their numbers must agree"
         )
     for one_key, one_value in zip(key, value, strict=True):
         batch = _set_one(batch, one_key, one_value)

@@ -20,8 +20,9 @@ from composer.utils.file_names import (
     is_tar,
 )
 from composer.utils.lazy import handed_on
-from composer.utils.object_store.local_object_store import LocalObjectStore
 from composer.utils.object_store.object_store import ObjectStore
+from composer.utils.object_store.redaction import without_secrets
+from composer.utils.object_store.utils import build_remote_backend
 
 __all__ = [
     "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE",
@@ -44,7 +45,8 @@ __all__ = [
 
 # A store has no links; a small text file with this ending holds the name of its target instead.
 _SYMLINK = ".symlink"
-_URI = re.compile(r"([A-Za-z][\w+.-]*)://([^/]*)(.*)", re.DOTALL)
+# dbfs:/folder and file:/folder have no place; one letter before the colon is a drive of Windows.
+_URI = re.compile(r"([A-Za-z][\w+.-]+):/(?:/([^/]*))?(.*)", re.DOTALL)
 _WEB_SCHEMES = ("http", "https")
 _WEB_TIMEOUT_SECONDS = 60
 
@@ -77,7 +79,7 @@ def parse_uri(uri: str) -> tuple[str, str, str]:
     match = _URI.fullmatch(uri)
     if match is None:
         return "", "", uri
-    scheme, place, name = match.groups()
+    scheme, place, name = match.groups(default="")
     # In bucket@host the part before the @ is the bucket; the host is the store's own affair.
     bucket = place.rpartition("@")[0] or place
     return "azure" if scheme.lower() == "azure_blobs" else scheme, bucket, name.lstrip("/")
@@ -87,17 +89,23 @@ def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
     """Returns the store that an address is in, or None for a local path.
 
     Raises:
+        ValueError: If the address lacks a part.
         NotImplementedError: If there is no store for the scheme.
     """
-    scheme, _bucket, _name = parse_uri(uri)
+    scheme, bucket, name = parse_uri(uri)
     if not scheme:
         return None
     if scheme == "file":
-        return LocalObjectStore()
-    raise NotImplementedError(
-        f"There is no object store for {scheme}:// (in {uri}); use a local path or file:// "
-        "address.",
-    )
+        if bucket not in ("", "localhost"):
+            raise ValueError(f"{uri} has two slashes before {bucket!r}; it must have three.")
+        return build_remote_backend(scheme, {})
+    if scheme in ("s3", "gs", "az", "azure") and not bucket:
+        raise ValueError(f"{uri} names no bucket; write {scheme}://bucket/name.")
+    if scheme == "dbfs":
+        return build_remote_backend(scheme, {"path": name})
+    if scheme == "sftp":
+        return build_remote_backend(scheme, {"host": uri[: len(uri) - len(name)]})
+    return build_remote_backend(scheme, {"bucket": bucket} if bucket else {})
 
 
 def extract_path_from_symlink(
@@ -217,23 +225,24 @@ def _link(path: str, destination: str, overwrite: bool) -> None:
 def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: bool) -> None:
     _make_room(destination, overwrite)
     aside = f"{destination}.{os.getpid()}.partial"
+    shown = without_secrets(url)  # an address may be signed
     try:
         with (
             urllib.request.urlopen(url, timeout=_WEB_TIMEOUT_SECONDS) as response,
             open(aside, "wb") as file,
         ):
             total = int(response.headers.get("Content-Length", 0))
-            with _progress(f"Downloading {url}", total, progress_bar) as advance:
+            with _progress(f"Downloading {shown}", total, progress_bar) as advance:
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     advance(file.tell(), total)
             got = file.tell()
         if total and got != total:
-            raise ConnectionError(f"{url} ended after {got} of {total} bytes; try again.")
+            raise ConnectionError(f"{shown} ended after {got} of {total} bytes; try again.")
         os.replace(aside, destination)
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            raise FileNotFoundError(f"{url} not found (HTTP 404).") from error
+            raise FileNotFoundError(f"{shown} not found (HTTP 404).") from error
         raise
     finally:
         Path(aside).unlink(missing_ok=True)

@@ -31,7 +31,6 @@ from composer.utils.misc import is_model_ddp, is_model_fsdp, unwrap_model
 from composer.utils.module_surgery import replace_module_classes
 from composer.utils.object_store.object_store import ObjectStore
 from composer.utils.string_enum import StringEnum
-from composer.utils.warnings import VersionedDeprecationWarning
 
 __all__ = [
     "ExportFormat",
@@ -350,13 +349,7 @@ def _to_program(
 
 def _save_torchscript(model: nn.Module, sample: Any, path: str) -> None:
     """Scripts the model, or traces it on a sample if it cannot be scripted."""
-    warnings.warn(
-        VersionedDeprecationWarning(
-            "save_format='torchscript' is deprecated, because torch.jit is: use 'torch_export'.",
-            "1.0.0",
-        ),
-        stacklevel=3,
-    )
+    log.warning("save_format='torchscript' is deprecated, as torch.jit is: use 'torch_export'.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said above
         args, kwargs = ((), {}) if sample is None else _call_of(model, sample)

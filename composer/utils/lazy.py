@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def handed_on(
-    table: Mapping[str, str], removed: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
+def handed_on(table: Mapping[str, str]) -> Callable[[str], Any]:
     """Makes a module-level ``__getattr__`` that imports names from their homes at first use.
 
     Write ``__getattr__ = handed_on({"load_checkpoint": "composer.checkpoint.load"})`` at the end of
@@ -18,15 +16,12 @@ def handed_on(
 
     Args:
         table: The public name and where it lives.
-        removed: Names that upstream had and this project does not, with what to use instead.
     """
     found: dict[str, Any] = {}
 
     def __getattr__(name: str) -> Any:
         if name in found:
             return found[name]
-        if removed is not None and name in removed:
-            raise ImportError(f"{name} is not part of this project: {removed[name]}")
         home = table.get(name)
         if home is None:
             raise AttributeError(f"no attribute {name!r}")

@@ -43,6 +43,7 @@ class ParallelismType(StringEnum):
 
     DATA_PARALLEL_SHARD = "data_parallel_shard"
     DATA_PARALLEL_REPLICATE = "data_parallel_replicate"
+    CONTEXT_PARALLEL = "context_parallel"
     TENSOR_PARALLEL = "tensor_parallel"
 
 

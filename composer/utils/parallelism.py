@@ -91,10 +91,15 @@ class FSDP2Config:
     reshard_after_forward: bool | int = True
     """Whether full parameters are freed between forward and backward; a number of ranks keeps them
     sharded over that many."""
-    activation_checkpointing: bool = False
-    """Whether activations are computed again in the backward pass instead of kept."""
+    activation_checkpointing: bool | str | dict[str, Any] = False
+    """Whether, or how, activations are computed again in the backward pass instead of kept: true or
+    "full", {"every": n}, "operators" or {"memory_budget": share}."""
     activation_cpu_offload: bool = False
     """Whether kept activations wait on the CPU."""
+    cpu_offload: bool = False
+    """Whether parameters, gradients and moments live on the CPU between uses."""
+    num_units_to_prefetch: int | None = None
+    """How many units ahead parameters are gathered; torch's default (the next one) if None."""
     state_dict_type: str = "sharded"
     """How checkpoints are written: "sharded" (a folder) or "full" (one file)."""
     load_monolith_rank0_only: bool = False

@@ -1,7 +1,9 @@
 """Copies files to an object store in threads, while whoever handed them over goes on."""
 
 import logging
+import multiprocessing as multiprocessing  # programs' tests replace its get_context here
 import os
+import queue
 import shutil
 import tempfile
 import threading
@@ -15,8 +17,8 @@ from typing import Any
 
 from composer.utils import dist
 from composer.utils.background import BackgroundThreads
-from composer.utils.file_helpers import parse_uri
-from composer.utils.object_store.object_store import ObjectStore, ObjectStoreTransientError
+from composer.utils.file_helpers import maybe_create_object_store_from_uri, parse_uri
+from composer.utils.object_store.object_store import ObjectStoreTransientError
 from composer.utils.object_store.utils import build_remote_backend
 from composer.utils.retrying import retry
 
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 # Small files may be logs, which grow in place: the copy is of now. Large ones are checkpoints:
 # nobody writes to them again, and copying one would keep training waiting, so it is linked.
 _COPY_UP_TO_BYTES = 1 << 26
+_PLACES = {"libcloud": "container", "sftp": "host"}
 
 
 class RemoteFilesExistingCheckStatus(Enum):
@@ -40,19 +43,23 @@ class RemoteFilesExistingCheckStatus(Enum):
 class RemoteUploader:
     """Uploads files in threads, several at a time; files of one name arrive in order.
 
+    A ``.symlink`` file, which points at another, arrives after all that was handed over before it,
+    and not at all if one of those failed.
+
     A file may be changed or deleted as soon as it is handed over. An upload that fails is raised by
     the next ``check_workers`` or ``wait``, or by its future.
 
     Args:
         remote_folder: An address in the store, such as ``s3://bucket/folder``. It says which store;
             object names are given whole, the folder in front.
-        backend_kwargs: Arguments of the store; by default the bucket of the address.
+        backend_kwargs: Arguments of the store besides the bucket, which the address names.
         num_concurrent_uploads: How many files at a time.
         num_attempts: How often to try again what a passing trouble stopped.
         staging_folder: Where files wait; on the file system of the files, large ones need no copy.
 
     Raises:
-        ValueError: If a number is below 1, or there is no store for the address.
+        ValueError: If a number is below 1, or the address is a local path.
+        NotImplementedError: If there is no store for the address.
     """
 
     def __init__(
@@ -76,20 +83,28 @@ class RemoteUploader:
                 f"{remote_folder!r} is a local path; give the address of a store, such as "
                 f"file://{os.path.abspath(remote_folder)} or s3://bucket."
             )
-        bucket = {"bucket": self.remote_bucket_name} if self.remote_bucket_name else {}
-        self.backend_kwargs = bucket if backend_kwargs is None else backend_kwargs
-        self.remote_backend: ObjectStore = build_remote_backend(
-            self.remote_backend_name, self.backend_kwargs
+        place = _PLACES.get(self.remote_backend_name, "bucket")
+        bucket = {place: self.remote_bucket_name} if self.remote_bucket_name else {}
+        self.backend_kwargs = bucket | (backend_kwargs or {})
+        self.remote_backend: Any = (
+            maybe_create_object_store_from_uri(remote_folder)
+            if backend_kwargs is None
+            else build_remote_backend(self.remote_backend_name, self.backend_kwargs)
         )
         """The store; threads may share it."""
         self.num_attempts = num_attempts
         self.futures: dict[Future[None], str] = {}
         """Uploads whose end nobody has looked at, with the names of their objects."""
+        self.failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        """What went wrong and was not raised yet."""
+        self.is_remote_upload_failed = threading.Event()
         self._newest: dict[str, Future[None]] = {}
         self._staging_folder = staging_folder
         self._staging: str | None = None
-        self._threads = BackgroundThreads(num_concurrent_uploads, "upload")
-        self._watchers = BackgroundThreads(num_concurrent_uploads, "upload-check")
+        self.upload_executor = BackgroundThreads(num_concurrent_uploads, "upload")
+        self.check_remote_files_exist_executor = BackgroundThreads(
+            num_concurrent_uploads, "upload-check"
+        )
         self._closing = threading.Event()
         stagger = float(os.environ.get("COMPOSER_LOCAL_RANK_STAGGER_SECONDS", 0))
         self._delay_seconds = stagger * dist.get_local_rank()
@@ -108,8 +123,13 @@ class RemoteUploader:
             overwrite: Replace an object of that name; otherwise it is a ``FileExistsError``.
         """
         staged_path = self._stage(file_path)
-        before = self._newest.get(remote_file_name)
-        future = self._threads.submit(self._run, remote_file_name, staged_path, overwrite, before)
+        if remote_file_name.endswith(".symlink"):
+            before = list(self.futures)  # it points at one of them
+        else:
+            before = [self._newest[remote_file_name]] if remote_file_name in self._newest else []
+        future = self.upload_executor.submit(
+            self._run, remote_file_name, staged_path, overwrite, before
+        )
         self._newest[remote_file_name] = future
         self.futures[future] = remote_file_name
         return future
@@ -123,7 +143,8 @@ class RemoteUploader:
         """Raises what went wrong with an upload that has ended."""
         for future in [future for future in self.futures if future.done()]:
             del self.futures[future]
-            future.result()
+        if not self.failures.empty():
+            raise self.failures.get()
 
     def wait(self) -> None:
         """Waits for all uploads, and raises what went wrong."""
@@ -137,8 +158,8 @@ class RemoteUploader:
             self.wait()
         finally:
             wait_for(self.futures)
-            self._threads.close()
-            self._watchers.close()
+            self.upload_executor.close()
+            self.check_remote_files_exist_executor.close()
             if self._staging is not None:
                 shutil.rmtree(self._staging, ignore_errors=True)
             self.remote_backend.close()
@@ -151,14 +172,18 @@ class RemoteUploader:
     ) -> "Future[RemoteFilesExistingCheckStatus]":
         """Waits in a thread until all of these objects are there, of whichever rank they are.
 
+        An upload of this rank that fails ends the wait.
+
         Args:
             remote_checkpoint_file_names: The whole names of the objects.
             max_wait_time_in_seconds: When to give up.
             wait_before_next_try_in_seconds: How long to pause between two looks.
         """
-        return self._watchers.submit(
+        names = list(remote_checkpoint_file_names)
+        return self.check_remote_files_exist_executor.submit(
             self._watch,
-            list(remote_checkpoint_file_names),
+            names,
+            [self._newest[name] for name in names if name in self._newest],
             max_wait_time_in_seconds,
             wait_before_next_try_in_seconds,
         )
@@ -191,31 +216,41 @@ class RemoteUploader:
         return staged_path
 
     def _run(
-        self, name: str, staged_path: str, overwrite: bool, before: "Future[None] | None"
+        self, name: str, staged_path: str, overwrite: bool, before: "list[Future[None]]"
     ) -> None:
         try:
             if self._delay_seconds:
                 time.sleep(self._delay_seconds)
-            if before is not None:
-                wait_for([before])  # it was started earlier, so it holds or has left its thread
+            wait_for(before)  # they were started earlier, so they hold or have left their threads
+            if name.endswith(".symlink") and any(future.exception() for future in before):
+                log.error("%s was not moved: an upload before it failed.", name)
+                return
             if not overwrite and self.exists(name):
                 raise FileExistsError(
                     f"Object {self.remote_backend.get_uri(name)} already exists, but overwrite was "
                     "set to False. Choose another name or run_name, or allow overwriting."
                 )
             self.retried(self.remote_backend.upload_object)(name, staged_path)
+        except Exception as error:  # whatever a store raises
+            self.failures.put(error)
+            self.is_remote_upload_failed.set()
+            raise
         finally:
             shutil.rmtree(Path(staged_path).parent, ignore_errors=True)
 
     def _watch(
-        self, names: list[str], max_seconds: float, pause_seconds: float
+        self, names: list[str], own: "list[Future[None]]", max_seconds: float, pause_seconds: float
     ) -> RemoteFilesExistingCheckStatus:
         end = time.monotonic() + max_seconds
+        wait_for(own, max_seconds)  # before them there is no use in looking
         try:
             while True:
                 names = [name for name in names if not self.exists(name)]
                 if not names:
                     return RemoteFilesExistingCheckStatus.EXIST
+                if self.is_remote_upload_failed.is_set():
+                    log.error("An upload has failed; these are not waited for: %s", names)
+                    return RemoteFilesExistingCheckStatus.ERROR
                 if time.monotonic() >= end or self._closing.wait(pause_seconds):
                     log.error("Not in the store after %s seconds: %s", max_seconds, names)
                     return RemoteFilesExistingCheckStatus.TIMEOUT

@@ -76,10 +76,15 @@ class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
                     f"{name} (unit {unit}) must match max_duration (unit "
                     f"{state.max_duration.unit})."
                 )
-        t_warmup, t_scale, t_cooldown, t_max = (
-            convert_time(each, state, ssr)
-            for each in (self.t_warmup, self.t_scale, self.t_cooldown, self.t_max)
+        t_warmup = convert_time(self.t_warmup, state)  # a stretched run warms up no longer
+        t_scale, t_cooldown, t_max = (
+            convert_time(each, state, ssr) for each in (self.t_scale, self.t_cooldown, self.t_max)
         )
+        if t_scale.value <= 0:
+            raise ValueError(
+                f"t_scale={self.t_scale} is no time at all in this run (scale_schedule_ratio="
+                f"{ssr}); it must be at least one unit."
+            )
         now = state.timestamp.get(t_warmup.unit).value
         if now < t_warmup.value:
             return now / t_warmup.value

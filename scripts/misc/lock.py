@@ -31,6 +31,9 @@ EXTRAS = (
     "onnx",
     "openai",
     "vision",
+    "peft",
+    "s3",
+    "sftp",
 )
 """What the tests use; the extra `gpu` serves no test on a CPU."""
 TORCH = "2.13.0"

@@ -32,8 +32,6 @@ class ComposerClassifier(ComposerModel):
         ValueError: If the number of classes is needed for default metrics and not known.
     """
 
-    num_classes: int | None = None
-
     def __init__(
         self,
         module: torch.nn.Module,
@@ -69,7 +67,8 @@ class ComposerClassifier(ComposerModel):
         self.train_metrics = train_metrics
         self.val_metrics = val_metrics
 
-    def forward(self, batch: tuple[Any, Any]) -> Any:
+    # In this method's annotations TorchScript must know every type.
+    def forward(self, batch: tuple[torch.Tensor, Any]) -> torch.Tensor:
         """Returns the logits of the inputs."""
         inputs, _ = batch
         return self.module(inputs)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from composer.utils.object_store.object_store import ObjectStore
+from composer.utils.object_store.object_store import ObjectStore, refuse_to_replace, whole_file
 
 __all__ = ["LocalObjectStore"]
 
@@ -66,13 +66,10 @@ class LocalObjectStore(ObjectStore):
     ) -> None:
         """Copies an object out of the folder."""
         source = self._existing(object_name)
-        if os.path.exists(filename) and not overwrite:
-            raise FileExistsError(
-                f"The file at {filename} already exists and overwrite is set to False."
-            )
+        refuse_to_replace(filename, overwrite)
         _copy(source, Path(filename), callback)
 
-    def list_objects(self, prefix: str | None) -> list[str]:
+    def list_objects(self, prefix: str | None = None) -> list[str]:
         """Returns the names below the folder that start with ``prefix``, sorted."""
         prefix = (prefix or "").lstrip("/")
         # Only the folder that the prefix names is walked: the store may be a whole file system.
@@ -86,17 +83,11 @@ class LocalObjectStore(ObjectStore):
 
 
 def _copy(source: Path, target: Path, callback: Callable[[int, int], None] | None) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     total = source.stat().st_size
-    try:
-        with open(source, "rb") as reading, open(aside, "wb") as writing:
-            if callback is None:
-                shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
-            else:
-                while chunk := reading.read(_CHUNK_BYTES):
-                    writing.write(chunk)
-                    callback(writing.tell(), total)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole_file(target) as aside, open(source, "rb") as reading, open(aside, "wb") as writing:
+        if callback is None:
+            shutil.copyfileobj(reading, writing, _CHUNK_BYTES)
+        else:
+            while chunk := reading.read(_CHUNK_BYTES):
+                writing.write(chunk)
+                callback(writing.tell(), total)

@@ -85,8 +85,8 @@ class ComposerMPTCausalLM(HuggingFaceModel):
             grows.
         use_train_metrics: Whether metrics are computed on training batches too.
         additional_train_metrics: Names of more of them.
-        additional_eval_metrics: Names of more evaluation metrics.
         loss_fn: ``fused_crossentropy`` or ``torch_crossentropy``; they are the same.
+        additional_eval_metrics: Names of more evaluation metrics.
         **kwargs: The arguments of ``MPTConfig``.
 
     Raises:
@@ -98,8 +98,8 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         tokenizer: Any | None = None,
         use_train_metrics: bool = True,
         additional_train_metrics: list[str] | None = None,
-        additional_eval_metrics: list[str] | None = None,
         loss_fn: str = "fused_crossentropy",
+        additional_eval_metrics: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
         if loss_fn not in LOSS_FUNCTIONS:

@@ -11,6 +11,7 @@ from composer.algorithms.gradient_clipping.gradient_clipping import (
     GradientClipping,
     _apply_agc,
     _get_clipped_gradient_coeff,
+    _unitwise_norm,
     apply_gradient_clipping,
 )
 from composer.core.event import Event
@@ -36,6 +37,12 @@ def test_golden(kind):
     for name, parameter in zip(names, parameters):
         expected = record[f"clip_{kind}|grad_out.{name}"]
         np.testing.assert_allclose(parameter.grad.numpy(), expected, atol=1e-6)
+
+
+def test_golden_unitwise_norm():
+    record = np.load(GOLDEN)
+    norms = _unitwise_norm(torch.from_numpy(record["unitwise_norm|w4"]))
+    np.testing.assert_allclose(norms.numpy(), record["unitwise_norm|n4"], atol=1e-6)
 
 
 def make_parameters(dtype=torch.float32):

@@ -234,3 +234,18 @@ def train_on_two(folder: str) -> list:
     trainer.fit()
     trainer.close()
     return list(callback.best.values())
+
+
+def test_without_a_monitor_it_takes_the_first_metric(tmp_path):
+    callback, trainer = run_with(tmp_path, [1, 3, 2], BestCheckpoints(folder=str(tmp_path)))
+    trainer.fit()
+    assert callback.monitor == "Score"
+    assert list(callback.best.values()) == [3]
+    trainer.close()
+
+
+def test_without_evaluation_it_says_that_there_is_nothing_to_compare(tmp_path, caplog):
+    trainer = make_trainer(BestCheckpoints(folder=str(tmp_path)), data=batches(1))
+    trainer.fit()
+    trainer.close()
+    assert "the run has no evaluation to compare" in caplog.text

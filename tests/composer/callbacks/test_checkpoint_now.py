@@ -140,9 +140,14 @@ def test_a_batch_that_is_saved_anyway_is_saved_once(tmp_path):
     trainer.close()
 
 
-def test_without_a_saver_it_is_refused():
-    with pytest.raises(ValueError, match="give the Trainer a save_folder"):
-        make_trainer(CheckpointNow(), data=batches(2))
+def test_without_a_saver_it_brings_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    deeds = {0: send(signal.SIGUSR1), 2: send(signal.SIGUSR1)}
+    trainer = make_trainer(CheckpointNow(), Outside(deeds), data=batches(4), run_name="run")
+    trainer.fit()
+    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert names == ["ep0-ba1-rank0.pt", "ep0-ba3-rank0.pt", "latest-rank0.pt"]
+    trainer.close()
 
 
 def test_outside_the_main_thread_it_says_that_it_is_deaf(tmp_path):

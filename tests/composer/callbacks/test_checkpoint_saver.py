@@ -1,19 +1,16 @@
 """When checkpoints are saved, which stay, and where ``latest`` points, come what may."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from composer.callbacks import checkpoint_saver as module
-from composer.callbacks._checkpoint_uploads import CheckpointUploads
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.event import Event
 from composer.loggers.in_memory_logger import InMemoryLogger
-from composer.utils.object_store.local_object_store import LocalObjectStore
-from composer.utils.object_store.object_store import ObjectStoreTransientError
+from composer.utils.compression import CompressorNotFound
 from tests.composer.plugins import HandRun
 
 NAME = "ba{batch}-rank{rank}.pt"
@@ -258,6 +255,8 @@ def test_loggers_fill_in_their_placeholders(tmp_path):
 
 
 class Keeps(InMemoryLogger):
+    may_stop_training = True
+
     def __init__(self):
         super().__init__()
         self.files = {}
@@ -313,100 +312,20 @@ def test_wrong_settings(tmp_path, kwargs):
         saver(tmp_path, **kwargs)
 
 
-class Slow(LocalObjectStore):
-    """Holds payloads back, or loses them, as told."""
-
-    def __init__(self, root, failures=0, error=ObjectStoreTransientError("busy")):
-        super().__init__(root)
-        self.failures = failures
-        self.error = error
-        self.go = threading.Event()
-        self.attempts = 0
-
-    def upload_object(self, object_name, filename, callback=None, **kwargs):
-        if not object_name.endswith(".symlink"):
-            self.go.wait()
-            self.attempts += 1
-            if self.attempts <= self.failures:
-                raise self.error
-        super().upload_object(object_name, filename, callback, **kwargs)
-
-
-@pytest.fixture
-def payload(tmp_path):
-    path = tmp_path / "ba1.pt"
-    path.write_text("payload")
-    return path
-
-
-@pytest.fixture(autouse=True)
-def _no_pause_between_attempts(monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-
-
-def test_b49_the_pointer_waits_for_the_payload(tmp_path, payload):
-    store = Slow(tmp_path / "store")
-    uploads = CheckpointUploads(store, 2, 60)
-    uploads.start(str(payload), "ba1.pt", "latest.symlink", overwrite=False)
-    payload.unlink()  # rotation may delete it while the upload is under way
-    assert not (tmp_path / "store").exists()
-    store.go.set()
-    uploads.close()
-    assert (tmp_path / "store" / "ba1.pt").read_text() == "payload"
-    assert (tmp_path / "store" / "latest.symlink").read_text() == "ba1.pt"
-
-
-def test_b49_no_pointer_to_a_payload_that_failed(tmp_path, payload):
-    store = Slow(tmp_path / "store", failures=9)
-    store.go.set()
-    uploads = CheckpointUploads(store, 1, 60)
-    uploads.start(str(payload), "ba1.pt", "latest.symlink", overwrite=False)
-    with pytest.raises(ObjectStoreTransientError):
-        uploads.wait()
-    uploads.close()
-    assert not (tmp_path / "store" / "latest.symlink").exists()
-
-
-def test_b50_passing_trouble_is_tried_again_and_the_rest_is_not(tmp_path, payload):
-    for failures, error, attempts in (
-        (2, ObjectStoreTransientError("busy"), 3),
-        (1, PermissionError(), 1),
-    ):
-        store = Slow(tmp_path / str(attempts), failures, error)
-        store.go.set()
-        uploads = CheckpointUploads(store, 1, 60)
-        uploads.start(str(payload), "ba1.pt", None, overwrite=False)
-        if attempts == 1:
-            with pytest.raises(PermissionError):
-                uploads.wait()
-        uploads.close()
-        assert store.attempts == attempts
-
-
-def test_an_overtaken_checkpoint_does_not_take_the_pointer_back(tmp_path, payload):
-    uploads = CheckpointUploads(LocalObjectStore(tmp_path / "store"), 1, 60)
-    uploads._newest_pointed_at = 5
-    uploads.start(str(payload), "ba1.pt", "latest.symlink", overwrite=False)
-    uploads.close()
-    assert not (tmp_path / "store" / "latest.symlink").exists()
-
-
-def test_an_upload_that_takes_too_long_is_an_error(tmp_path, payload):
-    store = Slow(tmp_path / "store")
-    uploads = CheckpointUploads(store, 1, 0.01)
-    uploads.start(str(payload), "ba1.pt", None, overwrite=False)
-    with pytest.raises(RuntimeError, match="upload_timeout_in_seconds"):
-        uploads.wait()
-    store.go.set()
-    uploads.timeout_seconds = 60
-    uploads.close()
-
-
-def test_a_store_object_is_not_replaced_without_overwrite(tmp_path, payload):
-    uploads = CheckpointUploads(LocalObjectStore(tmp_path / "store"), 1, 60)
-    uploads.start(str(payload), "ba1.pt", None, overwrite=False)
-    uploads.wait()
-    uploads.start(str(payload), "ba1.pt", None, overwrite=False)
+def test_a_store_object_is_not_replaced_without_overwrite(tmp_path):
+    for overwrite in (False, True):
+        HandRun(
+            saver(f"file://{tmp_path}", overwrite=overwrite), max_duration="1ba"
+        ).loaded().fit().close()
+    run = HandRun(saver(f"file://{tmp_path}"), max_duration="1ba").loaded()
     with pytest.raises(FileExistsError, match="save_overwrite=True"):
-        uploads.wait()
-    uploads.close()
+        run.fit()
+    run.close()
+
+
+def test_a_compressor_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch):
+    with pytest.raises(CompressorNotFound, match='Could not find compressor for "a.pt.foo"'):
+        saver(tmp_path, filename="a.pt.foo")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CompressorNotFound, match='Could not find command "zstd" in the PATH'):
+        saver(tmp_path, filename="a.pt.zst")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from composer.callbacks.export_for_inference import ExportForInferenceCallback
+from composer.models import ComposerClassifier
 from tests.composer.callbacks.guarded import batches, make_trainer
 
 
@@ -22,7 +23,22 @@ def test_the_trained_model_is_exported(tmp_path, given):
     trainer.close()
 
 
-def test_the_sample_is_the_first_batch_and_only_if_needed(tmp_path):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_classifier_is_scripted(tmp_path):
+    path = str(tmp_path / "model.pth")
+    model = ComposerClassifier(torch.nn.Linear(4, 3), num_classes=3)
+    trainer = make_trainer(
+        ExportForInferenceCallback("torchscript", path),
+        data=[(rows, torch.zeros(4, dtype=torch.long)) for rows in batches(2)],
+        model=model,
+    )
+    trainer.fit()
+    trainer.close()
+    exported = torch.jit.load(path)
+    assert torch.equal(exported((batches(1)[0], None)), model((batches(1)[0], None)))
+
+
+def test_the_sample_is_the_first_batch(tmp_path):
     callback = ExportForInferenceCallback("onnx", str(tmp_path / "m.onnx"))
     trainer = make_trainer(callback, data=batches(2))
     callback.export_model = lambda *_: None

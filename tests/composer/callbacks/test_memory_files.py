@@ -170,7 +170,7 @@ def test_a_folder_with_files_is_refused_unless_the_run_is_resumed(on_cuda, tmp_p
 def test_without_cuda_it_says_that_it_does_nothing(tmp_path, monkeypatch, make):
     monkeypatch.chdir(tmp_path)
     callback = make()
-    with pytest.warns(UserWarning, match=f"{make.__name__} watches CUDA's allocator"):
+    with pytest.warns(UserWarning, match="only works on CUDA devices, but the model is on cpu"):
         run = HandRun(callback, max_duration="4ba")
     run.loaded().fit().close()
     assert callback._enabled is False

@@ -163,5 +163,8 @@ def test_unknown_gpu_warns(monkeypatch, name, precision):
         assert get_gpu_flops_available(run.state) == 0
 
 
-def test_no_gpu_no_flops():
-    assert get_gpu_flops_available(HandRun().state) == 0
+def test_without_a_gpu(monkeypatch):
+    run = HandRun(precision="fp32")
+    assert get_gpu_flops_available(run.state) == 0
+    monkeypatch.setattr(run.state.device, "name", "neuron")
+    assert get_gpu_flops_available(run.state) == 23.75e12

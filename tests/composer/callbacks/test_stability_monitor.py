@@ -234,12 +234,33 @@ def test_an_optimizer_with_a_closure_is_refused_before_training():
 
 
 class Skipping(Callback):
+    """Leaves the step out in one of an optimizer's passes over a batch."""
+
+    def __init__(self, number):
+        self.passes_left = number
+
     def after_train_batch(self, state, logger):
-        state.skip_step()
+        self.passes_left -= 1
+        if self.passes_left == 0:
+            state.skip_step()
 
 
-def test_a_closure_that_is_told_to_skip_says_why_it_cannot():
-    trainer = make_trainer(Skipping(), data=batches(3), optimizer=lambda p: Closing(p, lr=0.1))
+class Trying(Closing):
+    def step(self, closure):
+        closure()
+        return super().step(closure)
+
+
+def test_a_closure_may_be_told_to_skip_before_it_has_moved_anything():
+    trainer = make_trainer(Skipping(1), data=batches(1), optimizer=lambda p: Trying(p, lr=0.1))
+    before = flat(trainer.state.model.state_dict())
+    trainer.fit()
+    assert flat(trainer.state.model.state_dict()) == before
+    trainer.close()
+
+
+def test_a_closure_that_is_told_to_skip_later_says_why_it_cannot():
+    trainer = make_trainer(Skipping(2), data=batches(3), optimizer=lambda p: Trying(p, lr=0.1))
     with pytest.raises(RuntimeError, match="SAM, LBFGS"):
         trainer.fit()
     trainer.close()

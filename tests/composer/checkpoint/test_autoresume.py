@@ -1,14 +1,17 @@
 """Where a restarted run goes on."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from composer.checkpoint.atomic import update_latest
-from composer.checkpoint.autoresume import find_autoresume_checkpoint
+from composer.checkpoint.autoresume import find_autoresume_checkpoint, find_remote_checkpoint
 from composer.checkpoint.monolithic import write_checkpoint_file
+from composer.core.logger_destination import LoggerDestination
 from composer.utils import dist
+from composer.utils.object_store.local_object_store import LocalObjectStore
 from tests.launch import run_ranks
 
 NAME = "ep{epoch}-ba{batch}-rank{rank}.pt"
@@ -87,19 +90,66 @@ def test_names_are_filled_in(tmp_path: Path) -> None:
     assert path == str(folder / "ep0-ba3-rank0.pt")
 
 
-def _find(folder: str) -> tuple[str | None, str]:
-    found = find_autoresume_checkpoint(folder, LATEST, "run", filename=NAME)
+LATEST_REMOTE = "{run_name}/latest-rank{rank}.pt"
+
+
+class Keeps(LoggerDestination):
+    """Gives files back out of a folder; keeps them only if told."""
+
+    def __init__(self, folder: Path, keeps: bool = True) -> None:
+        self.folder = folder
+        self.keeps = keeps
+
+    def can_upload_files(self) -> bool:
+        return self.keeps
+
+    def download_file(
+        self,
+        remote_file_name: str,
+        destination: str,
+        overwrite: bool = False,
+        progress_bar: bool = True,
+    ) -> None:
+        assert self.keeps
+        shutil.copyfile(self.folder / remote_file_name, destination)
+
+
+def point(folder: Path, target: str) -> None:
+    (folder / "run").mkdir(parents=True)
+    (folder / "run" / "latest-rank0.pt.symlink").write_text(target)
+
+
+def test_stores_are_asked_in_order(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    point(second, "run/ba2.pt")
+    sources = [
+        Keeps(first, keeps=False),
+        LoggerDestination(),
+        Keeps(first),
+        LocalObjectStore(second),
+    ]
+    assert find_remote_checkpoint(LATEST_REMOTE, "run", sources) == ("run/ba2.pt", sources[3])
+    point(first, "run/ba1.pt")
+    assert find_remote_checkpoint(LATEST_REMOTE, "run", sources) == ("run/ba1.pt", sources[2])
+    assert find_remote_checkpoint(LATEST_REMOTE, "other", sources) is None
+    assert find_remote_checkpoint(LATEST_REMOTE, "run", []) is None
+
+
+def _find(folder: str) -> tuple[str | None, str | None, str]:
+    stores = [LocalObjectStore(folder) if dist.get_global_rank() == 0 else LocalObjectStore("/no")]
+    remote = find_remote_checkpoint(LATEST_REMOTE, "run", stores)
+    local = find_autoresume_checkpoint(folder, LATEST, "run", filename=NAME)
     if dist.get_global_rank() == 1:
         os.path.exists = lambda path: False  # type: ignore[method-assign]
-    try:
+    with pytest.raises(RuntimeError) as caught:
         find_autoresume_checkpoint(folder, LATEST, "run", filename=NAME)
-    except RuntimeError as error:
-        return found, str(error)
-    return found, ""
+    return local, None if remote is None else remote[0], str(caught.value)
 
 
 def test_ranks_agree(tmp_path: Path) -> None:
     put(tmp_path, 3, latest=3)
-    for path, error in run_ranks(_find, 2, str(tmp_path)):
-        assert path == str(tmp_path / "ep0-ba3-rank0.pt")
+    point(tmp_path, "run/ba1.pt")
+    for local, remote, error in run_ranks(_find, 2, str(tmp_path)):
+        assert local == str(tmp_path / "ep0-ba3-rank0.pt") and remote == "run/ba1.pt"
         assert "ranks [1] cannot see it" in error

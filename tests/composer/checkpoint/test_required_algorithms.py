@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from composer.checkpoint.load import load_checkpoint
 from composer.checkpoint.monolithic import safe_torch_load, write_checkpoint_file
 from composer.checkpoint.required_algorithms import parse_algorithm
-from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.whole_run import load_checkpoint, save_checkpoint
 from composer.core.algorithm import Algorithm
 from composer.core.logger import Logger
 from composer.core.passes import DEFAULT_PASSES

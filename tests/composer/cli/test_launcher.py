@@ -268,6 +268,11 @@ def test_two_nodes_meet(program: Path, tmp_path: Path) -> None:
     assert [out for out, _ in answers] == ["0 0 2\n", "1 1 2\n"], answers
 
 
+def test_a_single_node_has_the_address_that_it_is_given(program: Path) -> None:
+    program.write_text("import os\nprint(os.environ['MASTER_ADDR'])\n")
+    assert run("-n", 1, "--master_addr", "localhost", program)[:2] == (0, "localhost\n")
+
+
 def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "LOCAL_WORLD_SIZE": "4",
@@ -283,7 +288,10 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
     assert options.arguments == ("-n", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.delenv("BASE_RANK")
-    assert parse_args(["-n", "2", "train.py"]).world_size is None
+    assert parse_args(["-n", "2", "train.py"]).world_size == 2
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert parse_args(["train.py"]).nproc == 1  # one per GPU, or one on a machine without
 
 
 @pytest.mark.parametrize(
@@ -293,7 +301,7 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
         (["-m", "-c"], "exclude each other"),
         (["-n", "2", "--world_size", "1"], "must be at least --nproc 2"),
         (["-n", "2", "--world_size", "4"], "needs --node_rank"),
-        (["--world_size", "4"], "needs --nproc"),
+        (["--world_size", "4"], "needs --node_rank"),
         (
             ["-n", "2", "--world_size", "4", "--node_rank", "1"],
             "needs --master_addr and --master_port",

@@ -268,6 +268,19 @@ def test_an_open_callback_serves_one_trainer(make, news):
     make(callbacks=[callback]).run_event(Event.INIT)
 
 
+def test_a_refused_engine_closes_nothing_of_the_run_that_goes_on(make, news):
+    shared, own = Watcher("shared", news), Watcher("own", news)
+    first = make(callbacks=[shared])
+    first.run_event(Event.INIT)
+    refused = make(callbacks=[shared, own])
+    with pytest.raises(RuntimeError, match="open callback"):
+        refused.run_event(Event.INIT)
+    refused.close()
+    assert news[1:] == [("own", "close"), ("own", "post_close")]
+    first.close()
+    assert news[3:] == [("shared", "close"), ("shared", "post_close")]
+
+
 def test_b58_a_forgotten_engine_is_closed(make, news):
     state = State(torch.nn.Linear(1, 1), 0, "run", DeviceCPU(), callbacks=[Watcher("a", news)])
     engine = Engine(state, Logger(state))

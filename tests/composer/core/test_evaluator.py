@@ -33,8 +33,9 @@ def test_microbatch_size():
     with pytest.warns(UserWarning, match="experimental"):
         auto = Evaluator(label="e", dataloader=a_loader(), device_eval_microbatch_size="auto")
     assert auto.auto_microbatching and auto.device_eval_microbatch_size == 3
-    with pytest.raises(ValueError, match="'many'"):
-        Evaluator(label="e", dataloader=a_loader(), device_eval_microbatch_size="many")
+    for size in ("many", 0, -1, True):
+        with pytest.raises(ValueError, match=f"{size!r} must be a number above 0"):
+            Evaluator(label="e", dataloader=a_loader(), device_eval_microbatch_size=size)
     with pytest.raises(AttributeError, match="no batch_size"):
         Evaluator(label="e", dataloader=[1])
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,9 @@ def test_capabilities(state):
         (0.123456, "0.1235"),
         (torch.tensor(2.0), "2.0000"),
         (torch.tensor([5]), "5"),
+        (np.float32(0.5), "0.5000"),
+        (np.array(0.5), "0.5000"),
+        (np.array([1.0, 2.0]), "[1.0000, 2.0000]"),
         (torch.zeros(2, 3), "Tensor of shape torch.Size([2, 3])"),
         ({"k": 1.0}, '{ "k": 1.0000, }'),
         ([1, "a"], '[1, "a"]'),

@@ -78,8 +78,9 @@ def test_zero_dimensional_tensors_go_to_every_part():
 
 
 def test_what_cannot_be_split_is_refused():
-    with pytest.raises(ValueError, match="whole number"):
-        default_split_batch(torch.zeros(4), 0.5)
+    for size in (0.5, 2.0, 0, -1):
+        with pytest.raises(ValueError, match="whole number"):
+            default_split_batch(torch.zeros(4), size)
     with pytest.raises(ValueError, match="'what'"):
         default_split_batch({"x": torch.zeros(4), "what": object()}, 2)
     with pytest.raises(NotImplementedError, match="split_batch"):
@@ -97,6 +98,12 @@ def test_what_cannot_be_split_is_refused():
 def test_the_pieces_keep_their_public_names():
     assert [len(part) for part in _split_tensor(torch.zeros(3), 2)] == [2, 1]
     assert _split_list([1, 2, 3], 2) == [[1, 2], [3]]
+
+
+@pytest.mark.filterwarnings("ignore:Cannot split")
+def test_a_batch_of_nothing_is_one_part():
+    (part,) = default_split_batch({"x": torch.zeros(0, 2), "names": []}, 2)
+    assert part["x"].shape == (0, 2) and part["names"] == []
 
 
 @pytest.mark.parametrize("kind", ["tensor", "pair", "mapping"])

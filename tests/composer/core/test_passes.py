@@ -1,5 +1,7 @@
 """Passes: each puts algorithms in order."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from composer.core.event import Event
@@ -15,8 +17,16 @@ from composer.core.passes import (
 
 
 class One:
-    def __init__(self, run_order="middle", interpolate_loss=False):
-        self.run_order, self.interpolate_loss = run_order, interpolate_loss
+    def __init__(self, interpolate_loss=False):
+        self.interpolate_loss = interpolate_loss
+
+
+class First(One):
+    run_order = "first"
+
+
+class Last(One):
+    run_order = "last"
 
 
 def test_sorting_is_stable():
@@ -27,11 +37,17 @@ def test_sorting_is_stable():
 
 
 def test_run_order():
-    a, first, b, last = One(), One("first"), One(), One("last")
+    a, first, b, last = One(), First(), One(), Last()
     assert sort_selective_backprop_first([a, first, b], Event.INIT) == [first, a, b]
     assert sort_low_precision_layernorm_last([a, last, b], Event.INIT) == [a, b, last]
     plain = object()
     assert sort_selective_backprop_first([plain, first], Event.INIT) == [first, plain]
+
+
+def test_stand_ins_have_the_order_of_their_class():
+    a, first, last = Mock(), Mock(spec=First), Mock(spec=Last)
+    assert sort_selective_backprop_first([a, first], Event.INIT) == [first, a]
+    assert sort_low_precision_layernorm_last([last, a], Event.INIT) == [a, last]
 
 
 def test_after_events_are_reversed():

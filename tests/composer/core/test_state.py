@@ -261,6 +261,18 @@ class TestCheckpoint:
             "device_train_microbatch_size",
         ]
 
+    def test_what_is_kept_is_what_is_listed(self):
+        state = a_trained_state()
+        state.serialized_attributes.remove("optimizers")
+        state.serialized_attributes.append("note")
+        state.note = {"said": 1}
+        saved = state.state_dict()
+        assert "optimizers" not in saved and saved["note"] == {"said": 1}
+        other = a_trained_state()
+        other.serialized_attributes.append("note")
+        other.load_state_dict(saved)
+        assert other.note == {"said": 1}
+
     def test_metadata_and_integrations(self):
         class Describing(torch.nn.Linear):
             def get_metadata(self):

@@ -70,10 +70,17 @@ def test_old_checkpoints_lack_iterations_and_clocks():
 def test_a_counter_has_its_unit():
     with pytest.raises(ValueError, match="batch of a Timestamp"):
         Timestamp(batch=Time(1, "ep"))
-    with pytest.raises(TypeError, match="no bach"):
-        Timestamp().copy(bach=3)
     with pytest.raises(TypeError):
         hash(Timestamp())
+
+
+def test_a_copy_takes_what_the_constructor_takes():
+    stamp = Timestamp(1, 2, batch=3, total_wct=datetime.timedelta(seconds=4))
+    assert stamp.copy() == stamp and stamp.copy() is not stamp
+    changed = stamp.copy(5, batch=Time(0, "ba"), total_wct=datetime.timedelta(0))
+    assert changed == Timestamp(5, 2)
+    with pytest.raises(ValueError, match="batch of a Timestamp"):
+        stamp.copy(batch=Time(1, "ep"))
 
 
 def test_only_epoch_in_iteration_can_be_set():

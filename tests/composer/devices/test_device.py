@@ -4,6 +4,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from composer.devices.device import _map_batch
 from composer.devices.device_cpu import DeviceCPU
@@ -17,6 +18,12 @@ class Marking(DeviceCPU):
 
     def tensor_to_device(self, tensor):
         return tensor + 1
+
+
+class Elsewhere(DeviceCPU):
+    """A device that every torch has."""
+
+    _device = torch.device("meta")
 
 
 def test_batches_are_moved_leaf_by_leaf():
@@ -34,6 +41,14 @@ def test_a_sequence_keeps_its_type_if_it_can():
     assert type(_map_batch(Items([1]), lambda x: x)) is Items
     assert _map_batch(Pair(1, 2), lambda x: x + 1) == [2, 3]
     assert _map_batch((1, (2,)), lambda x: x + 1) == (2, (3,))
+
+
+def test_packed_sequences_are_moved_whole():
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    (moved, plain) = Elsewhere().batch_to_device((packed, torch.ones(1)))
+    assert type(moved) is PackedSequence
+    assert moved.data.device.type == plain.device.type == "meta"
+    assert moved.batch_sizes.tolist() == [2, 2, 1]
 
 
 def test_modules_and_optimizers_are_moved():

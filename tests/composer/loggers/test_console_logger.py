@@ -71,6 +71,10 @@ def test_lines_of_an_evaluation(length, lines):
         assert 1 <= min(batches) <= max(batches) < length
 
 
+def test_a_long_evaluation_tells_each_tenth():
+    assert _batches_to_log(101) == [1, 11, 21, 31, 41, 51, 61, 71, 81, 91]
+
+
 def test_tables_and_traces():
     stream = io.StringIO()
     run = HandRun(ConsoleLogger("1ba", stream, log_traces=True), max_duration="1ba").loaded()
@@ -78,7 +82,7 @@ def test_tables_and_traces():
     run.logger.log_traces({"algorithm_traces/X/Event.INIT": 1})
     run.fit().close()
     assert '\t Train pairs: {"columns":["a","b"],"data":[[1,"x"],[2,"y"]]}\n' in stream.getvalue()
-    assert "[trace]: algorithm_traces/X/Event.INIT:1 \n" in stream.getvalue()
+    assert "[trace]: algorithm_traces/X/Event.INIT:1\n" in stream.getvalue()
 
 
 @pytest.mark.parametrize("interval", ["10sp", "0ba"])

@@ -38,7 +38,7 @@ def test_lines(tmp_path):
         "[hyperparameter]: lr: 0.1000 \n",
         "[metric][batch=1]: loss: 2 \n",
         "[metric][batch=1]: acc: 0.2500 \n",
-        "[trace]: t:1 \n",
+        "[trace]: t:1\n",
         '[table]: tab: {"columns":["a"],"data":[[1]]}\n',
     ]
 

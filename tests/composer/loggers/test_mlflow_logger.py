@@ -122,7 +122,8 @@ def test_what_does_not_change_is_logged_once_in_a_while(uri):
 @pytest.mark.parametrize(
     "settings", [{"synchronous": True}, {"flush_interval": 2}, {"logging_buffer_seconds": 0}]
 )
-def test_metrics_are_sent_while_training_goes_on(uri, settings):
+def test_metrics_are_sent_while_training_goes_on(uri, settings, monkeypatch):
+    monkeypatch.setattr("composer.loggers.mlflow_logger._MIN_PAUSE_SECONDS", 0)
     logger = make(uri, **settings)
     run = HandRun(logger).loaded()
     run.logger.log_metrics({"m": 1}, 0)
@@ -207,12 +208,14 @@ def test_models_are_registered(uri, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/MLmodel").write_text("flavors: {}\n")
     logger = make(uri, model_registry_prefix="catalog.schema", model_registry_uri="databricks-uc")
-    logger.model_registry_uri = None  # the rules are Unity Catalog's, the registry is this store
+    # The rules are Unity Catalog's, the registry is this store.
+    logger.model_registry_uri, logger._mlflow_client = None, mlflow.MlflowClient(uri)
     run = HandRun(logger).loaded()
     version = logger.register_model_with_run_id(str(tmp_path / "model"), "name")
     assert (version.name, version.run_id) == ("catalog.schema.name", logger._run_id)
+    assert int(logger.register_model_with_run_id(str(tmp_path / "model"), "name").version) == 2
     again = logger.register_model(str(tmp_path / "model"), "name", tags={"a": "b"})
-    assert int(again.version) == 2
+    assert int(again.version) == 3
     with pytest.raises(NotImplementedError, match="flavor='sklearn'"):
         logger.log_model("sklearn")
     run.close()
@@ -230,6 +233,10 @@ def test_the_page_of_a_run(uri, monkeypatch):
     run.loaded()
     ids = logger._experiment_id, logger._run_id
     assert logger.run_url == "https://host/#/experiments/{}/runs/{}".format(*ids)
+    logger.tracking_uri = "databricks"
+    monkeypatch.setenv("DATABRICKS_HOST", "https://host")
+    logger.after_load(run.state, run.logger)
+    assert logger.run_url == "https://host/ml/experiments/{}/runs/{}".format(*ids)
     run.close()
 
 

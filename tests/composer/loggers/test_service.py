@@ -28,8 +28,10 @@ def test_a_missing_package_names_the_extra(monkeypatch, name, package, extra, ar
 
 @pytest.mark.parametrize("name", ["NeptuneLogger", "MosaicMLLogger"])
 def test_what_is_gone_names_its_replacement(name):
-    with pytest.raises(ImportError, match="use WandBLogger"):
-        getattr(composer.loggers, name)
+    kind = getattr(composer.loggers, name)
+    assert issubclass(kind, composer.loggers.LoggerDestination)
+    with pytest.raises(MissingConditionalImportError, match=f"{name} is not part.*use WandBLogger"):
+        kind()
 
 
 def test_shapes_of_images():

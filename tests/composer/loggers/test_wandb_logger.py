@@ -1,8 +1,10 @@
 import os
+import pickle
 import struct
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 from composer.callbacks.checkpoint_saver import CheckpointSaver
-from composer.loggers import WandBLogger
+from composer.loggers import Logger, WandBLogger
 from tests.composer.loggers.resuming import killed_and_resumed
 from tests.composer.plugins import Evaluation, HandRun
 
@@ -136,6 +138,29 @@ def test_the_checkpoint_of_another_run_starts_a_new_one(folder):
     killed, resumed = killed_and_resumed(lambda: WandBLogger("project"), next_name="other")
     assert killed._run.id != resumed._run.id
     assert resumed._run.name == "other"
+
+
+def test_without_a_trainer_the_run_starts_when_asked_for_or_at_the_end(folder):
+    state = HandRun(run_name="by-hand").state
+    logger = pickle.loads(pickle.dumps(WandBLogger("project")))
+    logger.init(state, Logger(state, logger))
+    assert logger.state_dict() == {}
+    logger.log_images(torch.rand(2, 3, 4, 5))
+    logger.post_close()
+    asked = WandBLogger("project")
+    asked.init(state, Logger(state, asked))
+    assert asked.run_dir is not None and asked.state_dict()["name"] == "by-hand"
+    asked.post_close()
+    counts = [history(records, "Images/count") for records in runs(folder)]
+    assert sorted(counts) == [[], [(0, "2")]]
+    assert Path(logger.run_dir).is_relative_to(folder)
+
+
+def test_a_run_that_ends_before_it_is_loaded_leaves_nothing(folder):
+    run = HandRun(WandBLogger("project"))
+    run.logger.log_hyperparameters({"seed": 17})
+    run.close()
+    assert not folder.exists()
 
 
 def test_checkpoints_become_artifacts(folder, tmp_path):

@@ -74,6 +74,12 @@ def test_the_console_tells_every_second_batch(tmp_path):
     assert len(re.findall(r"Train loss/train/total: \d", text)) == len(batches)
 
 
+def test_loggers_may_be_given_as_callbacks(tmp_path):
+    log = FileLogger(str(tmp_path / "log.txt"), capture_stdout=False, capture_stderr=False)
+    run(callbacks=[log, InMemoryLogger()])
+    assert steps(tmp_path / "log.txt", "loss/train/total") == list(range(10))
+
+
 def steps(path, name):
     found = re.findall(r"^\[metric\]\[batch=(\d+)\]: (\S+): ", path.read_text(), re.MULTILINE)
     return [int(step) for step, metric in found if metric == name]

@@ -1,5 +1,6 @@
 """The losses against recorded values, torch and plain formulas."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from composer.loss import (
     soft_cross_entropy,
 )
 from composer.loss.utils import ensure_targets_one_hot
+from composer.metrics import CrossEntropy
 
-NPZ = np.load(Path(__file__).parents[2] / "golden" / "trainer" / "functional.npz")
+GOLDEN = Path(__file__).parents[2] / "golden" / "trainer"
+NPZ = np.load(GOLDEN / "functional.npz")
 
 
 def _golden(name):
@@ -36,6 +39,11 @@ def test_recorded_soft_cross_entropy():
     _close(soft_cross_entropy(logits, soft, reduction="none"), "soft_ce|out_soft_none")
     _close(soft_cross_entropy(logits, soft, weight=weight), "soft_ce|out_soft_weight")
     _close(soft_cross_entropy(logits, hard, weight=weight), "soft_ce|out_hard_weight")
+    recorded = json.loads((GOLDEN / "functional.json").read_text())["metrics"]
+    for kind, target in (("hard", hard), ("soft", soft)):
+        metric = CrossEntropy()
+        metric.update(logits, target)
+        assert metric.compute().item() == pytest.approx(recorded[f"CrossEntropy_{kind}"], abs=1e-5)
 
 
 def test_recorded_binary_cross_entropy():

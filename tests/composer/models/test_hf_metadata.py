@@ -168,13 +168,20 @@ def test_a_folder_needs_a_tokenizer(make_model, tmp_path):
     # The path itself may be given as the place to keep: nothing is lost.
     HuggingFaceModel.hf_from_composer_checkpoint(path, local_checkpoint_save_location=path)
     assert os.path.getsize(path) > 0
+    with pytest.raises(ValueError, match="sharded checkpoint"):
+        HuggingFaceModel.hf_from_composer_checkpoint(str(tmp_path))
 
 
-def test_adapters_in_a_checkpoint_are_refused(model, tmp_path):
+def test_a_model_that_transformers_would_take_for_another_is_refused(make_tokenizer, tmp_path):
+    from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
+    from llmfoundry.models.mpt.config import MPTConfig
+
+    config = MPTConfig(d_model=16, n_heads=2, n_layers=1, max_seq_len=8, vocab_size=64)
+    model = HuggingFaceModel(MPTForCausalLM(config), make_tokenizer())
     state, path = _checkpoint(model, tmp_path)
-    state["state"]["integrations"]["huggingface"]["model"]["peft_config"] = {"content": {}}
-    torch.save(state, path)
-    with pytest.raises(NotImplementedError, match="peft_config"):
-        HuggingFaceModel.hf_from_composer_checkpoint(path)
-    with pytest.raises(NotImplementedError, match="peft_config"):
+    assert type(get_hf_config_from_composer_state_dict(state)) is MPTConfig
+    with pytest.raises(ValueError, match="model_type='mpt'.*converter"):
         write_huggingface_pretrained_from_composer_checkpoint(path, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+    built, _ = HuggingFaceModel.hf_from_composer_checkpoint(path)
+    assert type(built) is MPTForCausalLM

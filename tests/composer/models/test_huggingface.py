@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from composer.metrics import LanguageCrossEntropy, LanguagePerplexity, MaskedAccuracy
 from composer.models import HuggingFaceModel
-from composer.models.huggingface import maybe_get_underlying_model
 
 CAUSAL = ["gpt2", "llama"]
 
@@ -193,13 +192,6 @@ def test_B89_vocabularies(kind, tied, make_model, make_tokenizer):
     assert [end.shape[0] for end in ends] == [128, 128] and smaller.config.vocab_size == 128
     assert (ends[0] is ends[1]) is tied
     torch.testing.assert_close(ends[0][:100], before)
-
-
-def test_adapters_are_refused_in_words(make_model):
-    with pytest.raises((ImportError, NotImplementedError), match="peft|Adapters"):
-        HuggingFaceModel(make_model("gpt2"), peft_config={"r": 4})
-    model = make_model("gpt2")
-    assert maybe_get_underlying_model(model) is model
 
 
 @pytest.mark.parametrize("kind", CAUSAL)

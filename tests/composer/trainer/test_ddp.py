@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from composer import Trainer
 from composer.distributed import DDPSyncStrategy
+from composer.distributed.ddp import average_gradients
 from composer.utils import dist
 from tests.composer.trainer.models import Classifier, Rows, TokenLosses, token_batches
 from tests.launch import run_ranks
@@ -51,6 +52,64 @@ def test_two_ranks_equal_one(strategy: str, microbatch: int) -> None:
     for losses, weights in run_ranks(train_rows, 2, strategy, microbatch):
         assert losses == pytest.approx(one_losses, abs=1e-5)
         assert weights == pytest.approx(one, abs=1e-5)
+
+
+class NotesGradients(torch.optim.SGD):
+    """Runs a first pass on each rank alone, as SAM does, and notes what both passes gave."""
+
+    gradients: list[list[float]] = []
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for ddp_sync in (False, True):
+            closure(ddp_sync=ddp_sync)
+            parts = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
+            self.gradients.append(torch.cat(parts).tolist())
+        return super().step()
+
+
+def two_passes() -> list[list[float]]:
+    model, rows = Classifier(), Rows(8)
+    trainer = Trainer(
+        model=model,
+        optimizers=NotesGradients(model.parameters(), lr=0.1),
+        train_dataloader=DataLoader(rows, batch_size=4, sampler=dist.get_sampler(rows)),
+        device_train_microbatch_size=2,
+        max_duration="1ep",
+        progress_bar=False,
+    )
+    trainer.fit()
+    trainer.close()
+    return NotesGradients.gradients
+
+
+def test_a_pass_may_stay_on_its_rank() -> None:
+    (alone, shared), (other_alone, other_shared) = run_ranks(two_passes, 2)
+    assert shared == other_shared
+    mean = [(a + b) / 2 for a, b in zip(alone, other_alone, strict=True)]
+    assert alone != other_alone and shared == pytest.approx(mean, abs=1e-6)
+
+
+class OneOfTwo(torch.nn.Module):
+    """Uses one weight on rank 0 and another on rank 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.ones(1), torch.ones(1), torch.ones(1)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weights[dist.get_global_rank()] * x
+
+
+def average_where_one_has_none() -> list[Any]:
+    model = OneOfTwo()
+    model(torch.tensor([4.0])).backward()
+    average_gradients(model)
+    return [None if w.grad is None else w.grad.item() for w in model.weights]
+
+
+def test_a_gradient_that_one_rank_lacks_counts_as_zero_there() -> None:
+    assert run_ranks(average_where_one_has_none, 2) == [[2.0, 2.0, None]] * 2
 
 
 def train_uneven() -> tuple[float, float]:

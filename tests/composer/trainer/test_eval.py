@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from composer import Evaluator, Trainer
 from composer.loggers import InMemoryLogger
 from composer.utils import dist
-from tests.composer.trainer.models import Classifier, Rows
+from tests.composer.trainer.models import Classifier, Rows, rows_loader
 from tests.launch import run_ranks
 
 
@@ -134,6 +134,37 @@ def test_endless_loader_needs_a_subset() -> None:
     with pytest.raises(ValueError, match="no length"):
         trainer.eval(DataLoader(Endless(), batch_size=1))
     trainer.close()
+
+
+class Some:
+    """Two batches on rank 0, three on rank 1."""
+
+    batch_size = 2
+
+    def __iter__(self) -> Any:
+        return iter([next(iter(rows_loader()))] * len(self))
+
+    def __len__(self) -> int:
+        return 2 + dist.get_global_rank()
+
+
+def evaluate_and_predict() -> tuple[Any, ...]:
+    trainer = Trainer(model=Classifier(), progress_bar=False)
+    trainer.eval(Some())
+    outputs = trainer.predict(Some())
+    evaluated, predicted = trainer.state.eval_timestamp, trainer.state.predict_timestamp
+    trainer.close()
+    return (
+        [(int(t.batch), int(t.sample), t.total_wct) for t in (evaluated, predicted)],
+        len(outputs),
+    )
+
+
+def test_ranks_may_hold_different_numbers_of_batches() -> None:
+    (first, own_first), (second, own_second) = run_ranks(evaluate_and_predict, 2)
+    assert first == second  # counted over ranks, timed by rank 0
+    assert [t[:2] for t in first] == [(3, 10), (3, 10)]
+    assert (own_first, own_second) == (2, 3)
 
 
 def test_predict_returns_outputs_in_order() -> None:

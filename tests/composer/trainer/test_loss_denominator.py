@@ -74,6 +74,21 @@ def test_token_counts_of_the_data_spec_are_used() -> None:
     assert loss == pytest.approx(1.1, abs=1e-6)
 
 
+def test_weighing_by_tokens_that_nobody_counts_is_refused() -> None:
+    model = Classifier()
+    trainer = Trainer(
+        model=model,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_dataloader=rows_loader(),
+        max_duration="1ba",
+        accumulate_train_batch_on_tokens=True,
+        progress_bar=False,
+    )
+    with pytest.raises(ValueError, match="no tokens are found in a batch"):
+        trainer.fit()
+    trainer.close()
+
+
 def test_b03_microbatch_without_targets_counts_nothing() -> None:
     batch = token_batches([[1, 1, 0], [0, 0, 0]], [1.5, 7.0])
     loss, gradient = train_on(batch, 1)

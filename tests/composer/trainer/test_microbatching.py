@@ -172,3 +172,37 @@ def test_evaluation_counts_each_sample_once_when_memory_runs_out() -> None:
     assert metric.compute().item() == pytest.approx(expected)
     assert model.sizes == [5, 2, 2, 1, 2, 2, 1]
     trainer.close()
+
+
+def test_a_batch_smaller_than_a_part_is_taken_whole_and_warned_about() -> None:
+    loader = DataLoader(Rows(6), batch_size=4)
+    trainer = Trainer(
+        model=Classifier(),
+        train_dataloader=loader,
+        max_duration="1ep",
+        device_train_microbatch_size=4,
+        optimizers=torch.optim.SGD(Classifier().parameters(), lr=0.1),
+    )
+    with pytest.warns(UserWarning, match="Cannot split tensor of length 2 into batches of size 4"):
+        trainer.fit()
+
+
+def test_a_duration_in_iterations_of_no_length_is_refused() -> None:
+    trainer = Trainer(
+        model=Classifier(),
+        train_dataloader=DataLoader(Rows(4), batch_size=4),
+        max_duration="3iter",
+        optimizers=torch.optim.SGD(Classifier().parameters(), lr=0.1),
+    )
+    with pytest.raises(ValueError, match="max_duration=.*counts iterations"):
+        trainer.fit()
+
+
+def test_no_interval_at_all_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="eval_interval=None says nothing"):
+        Trainer(
+            model=Classifier(),
+            eval_dataloader=DataLoader(Rows(4), batch_size=4),
+            eval_interval=None,  # type: ignore[arg-type]
+            optimizers=torch.optim.SGD(Classifier().parameters(), lr=0.1),
+        )

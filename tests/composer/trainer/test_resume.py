@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from composer import Callback, Trainer
+from composer.callbacks import CheckpointSaver
 from composer.optim import CosineAnnealingWithWarmupScheduler, DecoupledAdamW
 from tests.composer.trainer.models import Classifier, Rows
 
@@ -223,6 +224,45 @@ def test_autoresume_says_what_it_needs(tmp_path: Path) -> None:
         make(tmp_path, autoresume=True, run_name="x", save_folder=None)
     with pytest.raises(ValueError, match="save_latest_filename"):
         make(tmp_path, autoresume=True, run_name="x", save_latest_filename=None)
+
+
+def test_b41_another_global_batch_within_an_epoch_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, max_duration="4ba")
+    for size in (1, 3, 6):
+        trainer, _, _ = make(
+            tmp_path / str(size),
+            loader=DataLoader(Rows(12), batch_size=size),
+            load_path=checkpoint_at(tmp_path, 4),
+        )
+        with pytest.raises(ValueError, match="after 8 samples in 4 batches"):
+            trainer.fit()
+        trainer.close()
+
+
+def test_an_epoch_may_be_made_shorter_than_where_it_stands(tmp_path: Path) -> None:
+    run(tmp_path, max_duration="4ba")
+    trainer, model, _ = run(
+        tmp_path / "shorter", load_path=checkpoint_at(tmp_path, 4), train_subset_num_batches=3
+    )
+    assert int(trainer.state.timestamp.epoch) == 2
+    assert len(model.seen) == 3
+
+
+def test_b51_the_folder_of_a_saver_given_as_a_callback_is_resumed_from(tmp_path: Path) -> None:
+    for batches in (3, 2):
+        saver = CheckpointSaver(folder=str(tmp_path / "own"), save_interval="1ba")
+        trainer, model, _ = make(
+            tmp_path,
+            save_folder=None,
+            stop=saver,
+            run_name="own",
+            autoresume=True,
+            max_duration="5ba" if batches == 2 else "3ba",
+        )
+        assert trainer._checkpoint_saver is saver
+        trainer.fit()
+        trainer.close()
+        assert len(model.seen) == batches
 
 
 def test_fit_again_goes_on(tmp_path: Path, unbroken: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from composer import Callback, Event, Time, Trainer
+from composer import Algorithm, Callback, DataSpec, Event, Time, Trainer
 from composer.loggers import InMemoryLogger, LoggerDestination
 from composer.optim import CosineAnnealingWithWarmupScheduler, LinearScheduler
 from tests.composer.trainer.models import Classifier, Rows, rows_loader
@@ -173,6 +173,59 @@ def test_torch_schedulers_step_by_epoch() -> None:
     trainer = make(model, optimizers=optimizer, schedulers=scheduler, max_duration="2ep")
     trainer.fit()
     assert optimizer.param_groups[0]["lr"] == 0.25
+    trainer.close()
+
+
+def test_schedules_multiply() -> None:
+    lrs: list[float] = []
+
+    class Note(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            lrs.append(state.optimizers[0].param_groups[0]["lr"])
+
+    trainer = make(
+        schedulers=[LinearScheduler(), LinearScheduler()], max_duration="4ba", callbacks=Note()
+    )
+    trainer.fit()
+    assert lrs == pytest.approx([0.1 * (left / 4) ** 2 for left in (4, 3, 2, 1)])
+    assert len(trainer.state.schedulers) == 1
+    trainer.close()
+
+
+@pytest.mark.parametrize("size", [4, "auto"])
+def test_ranks_that_share_a_sequence_train_on_one_at_a_time(size: Any) -> None:
+    class Shared(DataSpec):
+        seq_parallel_world_size = 2
+
+    with pytest.raises(ValueError, match="seq_parallel_world_size=2"):
+        make(train_dataloader=Shared(rows_loader()), device_train_microbatch_size=size)
+
+
+def test_a_micro_batch_size_that_was_set_outlives_a_second_fit() -> None:
+    trainer = make(max_duration=None)
+    trainer.fit(duration="1ba")
+    trainer.state.device_train_microbatch_size = 1
+    trainer.fit(duration="1ba")
+    assert trainer.state.device_train_microbatch_size == 1
+    trainer.fit(duration="1ba", train_dataloader=rows_loader(12, batch_size=4))
+    assert trainer.state.device_train_microbatch_size == 4
+    trainer.close()
+
+
+def test_an_algorithm_may_put_in_another_model() -> None:
+    other = Classifier()
+
+    class Replace(Algorithm):
+        def match(self, event: Event, state: Any) -> bool:
+            return event is Event.INIT
+
+        def apply(self, event: Event, state: Any, logger: Any) -> None:
+            state.model = other
+            state.optimizers = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    trainer = make(algorithms=Replace())
+    trainer.fit()
+    assert len(other.seen) == 6 and trainer._original_model is other
     trainer.close()
 
 

@@ -3,6 +3,7 @@
 from collections import namedtuple
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +61,15 @@ def test_set(batch, key, value, expected):
         assert result is batch
 
 
+def test_the_parts_may_come_as_one_tensor_or_array():
+    batch = torch.arange(6).reshape(2, 3)
+    assert batch_set(batch, [(0, 1), (1, 2)], torch.tensor([7, 8])).tolist() == [
+        [0, 7, 2],
+        [3, 4, 8],
+    ]
+    assert batch_set([1, 2, 3], [0, 2], np.array([7, 8])) == [7, 2, 8]
+
+
 def test_set_with_functions():
     def put(batch, value):
         return {**batch, "z": value}
@@ -73,8 +83,9 @@ def test_what_does_not_go():
         batch_get({}, [len, len, len])
     with pytest.raises(ValueError, match="2 keys and 1 values"):
         batch_set({}, ["a", "b"], [1])
-    with pytest.raises(ValueError, match="2 keys and 1 values"):
-        batch_set({}, ["a", "b"], 1)
+    for value in (1, "xy", torch.tensor(1)):
+        with pytest.raises(ValueError, match="2 keys and 1 values"):
+            batch_set({}, ["a", "b"], value)
     with pytest.raises(RuntimeError, match="Unable to set 'z'"):
         batch_set(Pair(1, 2), "z", 3)
     with pytest.raises(RuntimeError, match="Unable to set 5"):

@@ -17,13 +17,6 @@ def test_names_are_imported_at_first_use():
         get("other")
 
 
-def test_removed_names_say_what_to_use():
-    with pytest.raises(ImportError, match="use that"):
-        handed_on({}, removed={"Old": "use that"})("Old")
-    with pytest.raises(ImportError, match="S3-compatible"):
-        from composer.utils import OCIObjectStore  # noqa: F401
-
-
 def test_every_public_name_of_the_face_is_there():
     for name in composer.utils.__all__:
         assert getattr(composer.utils, name) is not None

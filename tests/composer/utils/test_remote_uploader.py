@@ -61,6 +61,16 @@ def test_files_are_watched_for(tmp_path, uploader, monkeypatch):
     assert wrong.result() is RemoteFilesExistingCheckStatus.ERROR
 
 
+def test_an_upload_that_fails_ends_the_watch(tmp_path, uploader, monkeypatch):
+    monkeypatch.setattr(uploader.remote_backend, "upload_object", lambda *args: 1 / 0)
+    check = uploader.check_remote_files_exist_async([named(tmp_path, "a")], 20, 0.01)
+    (tmp_path / "file").write_text("text")
+    uploader.upload_file_async(named(tmp_path, "a"), tmp_path / "file", True)
+    assert check.result() is RemoteFilesExistingCheckStatus.ERROR
+    with pytest.raises(ZeroDivisionError):
+        uploader.wait()
+
+
 def test_ranks_can_be_staggered(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPOSER_LOCAL_RANK_STAGGER_SECONDS", "0.5")
     monkeypatch.setattr("composer.utils.dist.get_local_rank", lambda: 3)

@@ -52,3 +52,10 @@ def test_another_loss():
     outputs = model(_batch())
     torch.testing.assert_close(model.loss(outputs, _batch(), scale=2), 2 * outputs.sum())
     assert isinstance(model.get_metrics(True)["MulticlassAccuracy"], MulticlassAccuracy)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_takes_it():
+    model = ComposerClassifier(torch.nn.Linear(2, 3), num_classes=3)
+    batch = torch.rand(4, 2), torch.zeros(4, dtype=torch.long)
+    torch.testing.assert_close(torch.jit.script(model)(batch), model(batch))

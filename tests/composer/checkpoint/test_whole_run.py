@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from composer.checkpoint.load import load_checkpoint
 from composer.checkpoint.monolithic import safe_torch_load, write_checkpoint_file
-from composer.checkpoint.save import save_checkpoint
+from composer.checkpoint.whole_run import (
+    download_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.utils import dist
@@ -225,6 +228,9 @@ def _two_ranks(folder: str) -> dict[str, Any]:
     loaded = make_state()
     rng = load_checkpoint(f"{folder}/ep0-ba2-rank{{rank}}.pt", loaded, Logger(loaded))
     answer = {"path": path, "rng": len(rng or []), "weight": loaded.model[0].weight.tolist()}
+    parts = safe_torch_load(f"{folder}/ep0-ba2-rank0.pt", load_monolith_rank0_only=True)["state"]
+    answer["left out"] = [name for name, part in parts.items() if part is None]
+    answer["batch"] = parts["timestamp"]["Timestamp"]["batch"]
     try:
         save_checkpoint(state, "/proc/nowhere/x.pt")
     except Exception as error:
@@ -244,8 +250,22 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert second["path"] is None, "only rank 0 writes"
     assert first["weight"] == second["weight"], "all ranks load the one file"
     assert first["rng"] == second["rng"] == 2
+    assert (first["left out"], second["left out"]) == ([], ["model", "optimizers"])
+    assert first["batch"] == second["batch"] == 2
     assert "proc" in first["failed save"]
     assert "Rank 0 failed" in second["failed save"] and "proc" in second["failed save"]
     for answer in (first, second):
         assert "Timestamp mismatch error" in answer["different times"]
         assert "[1, 2]" in answer["different times"]
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.tar.gz", "a.pt.gz"])
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_checkpoint_is_made_available(tmp_path: Path, name: str, prefix: str) -> None:
+    write_checkpoint_file({"state": {"run_name": "r"}}, str(tmp_path / name))
+    folder = tmp_path / "node"
+    folder.mkdir()
+    plain, unpacked, _ = download_checkpoint(f"{prefix}{tmp_path}/{name}", str(folder), None, False)
+    assert safe_torch_load(plain) == {"state": {"run_name": "r"}}
+    assert (unpacked is not None) == (name == "a.tar.gz")
+    assert (Path(plain).parent == folder) == (bool(prefix) or name != "a.pt")

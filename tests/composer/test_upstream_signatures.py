@@ -1,0 +1,100 @@
+"""Every public name of Composer 0.32 is where it was, with its parameters and defaults.
+
+Private names are in the table too where upstream's own tests reach for them.
+"""
+
+import pytest
+
+from tests.signatures import unlike
+
+NOT_YET = (
+    # Algorithms.
+    r"composer.algorithms.(?!gradient_clipping|warnings)",
+    "composer.functional",
+    # Sharding and sharded checkpoints.
+    "composer.distributed",
+    "composer.core.state.fsdp_state_dict_type_context",
+    "composer.core.state.get_fsdp_",
+    "composer.trainer.trainer._fsdp_reshard_and_cleanup",
+    "composer.trainer.trainer._readd_fsdp_sync_hooks",
+    "composer.utils.checkpoint.DistCPObjectStoreReader",
+    "composer.utils.checkpoint.FileSystemReaderWithValidation",
+    "composer.utils.checkpoint.dist_cp_load",
+    "composer.utils.checkpoint.load_sharded_checkpoint",
+    # Remote stores.
+    r"composer.utils.object_store.\w+_object_store",
+    r"composer.utils.\w+ObjectStore",
+)
+
+_LEFT_BEHIND = "the service is left behind; the name says so when it is used"
+_OWN_DISPLAY = "drawn by rich, not by tqdm"
+_ALWAYS_THERE = "a flag that was always true here"
+_UPLOADS = "uploads are threads' affair, without files and processes of the saver's own"
+DIFFERENCES = {
+    "composer.callbacks.checkpoint_saver.CheckpointSaver.pid": _UPLOADS,
+    "composer.callbacks.checkpoint_saver.CheckpointSaver.rank_saves_symlinks": _UPLOADS,
+    "composer.callbacks.checkpoint_saver.CheckpointSaver.symlink_count": _UPLOADS,
+    "composer.callbacks.checkpoint_saver.CheckpointSaver.tmp_dir_for_symlink": _UPLOADS,
+    "composer.callbacks.mlperf.MLPerfCallback.mllogger": "the log is written without the package",
+    "composer.core.state.State.load_model_state": (
+        "algorithms of a checkpoint are applied by load_checkpoint, before its state is loaded"
+    ),
+    "composer.core.state.State.load_state_dict": "as load_model_state",
+    "composer.loggers.mlflow_logger.MlflowMonitorProcess": "no multiprocessing.Process",
+    "composer.loggers.progress_bar_logger.ProgressBarLogger.dummy_pbar": _OWN_DISPLAY,
+    "composer.loggers.progress_bar_logger.ProgressBarLogger.eval_pbar": _OWN_DISPLAY,
+    "composer.loggers.progress_bar_logger.ProgressBarLogger.log_to_pbar": _OWN_DISPLAY,
+    "composer.loggers.progress_bar_logger.ProgressBarLogger.train_pbar": _OWN_DISPLAY,
+    "composer.loggers.wandb_logger.WandBLogger.table_dict": "rows are W&B's own affair",
+    "composer.models.huggingface.HuggingFaceModel.state_dict": "torch's arguments, by name",
+    "composer.optim.decoupled_weight_decay.DecoupledSGDW": "lr is required, and Python says so",
+    "composer.trainer.trainer.Trainer": "accumulate_train_batch_on_tokens=None lets the model say",
+    "composer.utils.collect_env.COMPOSER_AVAILABLE": _ALWAYS_THERE,
+    "composer.utils.collect_env.COMPOSER_OPEN_ISSUE_URL": "faults are not reported to upstream",
+    "composer.utils.collect_env.TORCH_AVAILABLE": _ALWAYS_THERE,
+    "composer.utils.dist.all_gather_object_list_hpu": "all_gather_object serves every device",
+    "composer.utils.parallelism.FSDP2Config._sync_module_states": "a plain field",
+    "composer.utils.parallelism.FSDPConfig._device_mesh": "a plain attribute",
+    "composer.utils.remote_uploader.RemoteUploader.pid": "uploads run in threads",
+}
+DIFFERENCES |= {
+    f"composer.loggers.mosaicml_logger.{name}": _LEFT_BEHIND
+    for name in (
+        "MosaicMLLogger",
+        *(
+            f"MosaicMLLogger.{attribute}"
+            for attribute in (
+                "buffered_metadata",
+                "ignore_exceptions",
+                "ignore_keys",
+                "log_interval",
+                "log_metadata",
+                "run_name",
+                "time_last_logged",
+                "train_dataloader_len",
+            )
+        ),
+        "dict_to_str",
+        "exception_to_json_serializable_dict",
+        "format_data_to_json_serializable",
+    )
+}
+DIFFERENCES |= {
+    f"composer.loggers.neptune_logger.NeptuneLogger{name}": _LEFT_BEHIND
+    for name in (
+        "",
+        ".base_handler",
+        ".hyperparam_namespace",
+        ".integration_version_key",
+        ".metric_namespace",
+        ".neptune_run",
+        ".trace_namespace",
+        ".upload_file",
+    )
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_composer_keeps_upstream_signatures() -> None:
+    problems = unlike("composer.txt", NOT_YET, DIFFERENCES)
+    assert not problems, "\n".join(problems)
