@@ -24,24 +24,28 @@ def _die_with(launcher: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _redirect(path: str, descriptor: int) -> None:
-    """Appends what is written to ``descriptor`` to a file."""
+def _redirect(path: str, descriptor: int, link: str) -> None:
+    """Appends what is written to ``descriptor`` to a file, and tells the launcher which it is."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, descriptor)
     os.close(file)
+    aside = f"{link}.{os.getpid()}"
+    os.symlink(os.path.abspath(path), aside)
+    os.replace(aside, link)  # over that of an earlier try
 
 
 def main() -> None:
     """Sets the rank up and replaces itself by the program."""
     task = json.loads(bytes.fromhex(sys.argv[1]))
     _die_with(task["launcher"])
-    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
+    os.environ["NODE_RANK"] = os.environ["GROUP_RANK"]
     if os.environ["LOCAL_RANK"] != "0":
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_WORLD_SIZE")
         place = {name.lower(): os.environ[name] for name in names}
-        _redirect(task["stdout"].format(**place), 1)
-        _redirect(task["stderr"].format(**place), 2)
+        link = os.path.join(task["folder"], os.environ["RANK"])
+        _redirect(task["stdout"].format(**place), 1, f"{link}.stdout")
+        _redirect(task["stderr"].format(**place), 2, f"{link}.stderr")
     arguments = [os.path.expandvars(os.path.expanduser(text)) for text in task["arguments"]]
     command = [*task["program"], *arguments]
     try:

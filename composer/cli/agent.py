@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 import tempfile
-import uuid
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from composer.cli.meeting import Meeting
 from composer.cli.options import LaunchOptions
 
 __all__ = ["launch"]
@@ -23,7 +25,6 @@ _CHILD = str(Path(__file__).with_name("_child.py"))
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 30
 _POLL_SECONDS = 0.1
-_JOIN_SECONDS = 900
 _REAP_SECONDS = 5
 # Of a captured log, this much of the end is shown when its process fails.
 _SHOWN_BYTES = 1 << 16
@@ -34,40 +35,114 @@ _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 def launch(options: LaunchOptions) -> int:
     """Runs the program in all processes of this node and returns the launcher's exit code.
 
-    That is the code of the first process that failed (128 + n if signal n ended it), 128 + n if
-    signal n ended the launcher, and 0 if all went well. Whatever happens, no process is left.
+    That is the code of the first process that failed in the last try (128 + n if signal n ended
+    it), 128 + n if signal n ended the launcher, 1 if the nodes did not find each other or lost each
+    other, and 0 if all went well. Whatever happens, no process is left.
     """
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.elastic.rendezvous import RendezvousError
 
     _adopt_orphans()
     _end_on_signals()
-    os.environ.update({"PYTHONUNBUFFERED": "1", "NODE_RANK": str(options.node_rank), **options.env})
+    os.environ.update({"PYTHONUNBUFFERED": "1", **options.env})
     with tempfile.TemporaryDirectory(prefix="composer_logs_") as folder:
-        stdout = options.stdout or os.path.join(folder, "rank{rank}.stdout.txt")
-        stderr = options.stderr or os.path.join(folder, "rank{rank}.stderr.txt")
-        config = _config(options, folder)
         _quiet(options.verbose)
-        task = {
-            "launcher": os.getpid(),
-            "stdout": stdout,
-            "stderr": stderr,
-            "program": options.program,
-            "arguments": options.arguments,
-        }
-        run = elastic_launch(config, sys.executable)
+        reporter = _Reporter(options, folder)
+        meeting: Meeting | None = None
         try:
-            run("-I", _CHILD, json.dumps(task).encode().hex())
-        except ChildFailedError as error:
-            _kill_leftovers()
-            return _report(error.failures, options, stdout, stderr)
+            meeting = Meeting(options, before=_prepare_meeting)
+            result = _make_agent(options, meeting, folder, reporter.report).run()
+            code = reporter.exit_code if result is not None and result.is_failed() else 0
         except SignalException as error:
             print(f"composer: {error.sigval.name} received, all processes ended", file=sys.stderr)
-            return 128 + int(error.sigval)
+            code = 128 + int(error.sigval)
+        except (RendezvousError, DistError) as error:
+            print(f"composer: {_without_nodes(options, meeting, error)}", file=sys.stderr)
+            code = 1
+        else:
+            _kill_leftovers()
+            with contextlib.suppress(RendezvousError):
+                meeting.shutdown()  # so that no node waits for one that has ended
         finally:
             _kill_leftovers()
-    return 0
+    if any(thread is not threading.main_thread() for thread in threading.enumerate()):
+        # It waits for a store that has gone, and the interpreter cannot end in peace around it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _prepare_meeting(meetings_before: int) -> None:
+    """Clears away what the processes of an earlier try have left."""
+    if meetings_before:
+        _kill_leftovers()
+        print("composer: starting all processes again", file=sys.stderr)
+
+
+def _without_nodes(options: LaunchOptions, meeting: Meeting | None, error: Exception) -> str:
+    """Says in which phase the nodes did not find each other, or no longer do."""
+    from torch.distributed.elastic.rendezvous import RendezvousClosedError
+
+    place = f"{options.master_addr or '127.0.0.1'}:{options.master_port}"
+    what = str(error) or type(error).__name__
+    if isinstance(error, RendezvousClosedError):
+        return f"the run that met at {place} has ended on other nodes, so this one ends too"
+    if meeting is not None and meeting.is_met:
+        return f"lost the meeting point {place} while the processes ran, all were ended: {what}"
+    count = options.min_nodes
+    return (
+        f"waiting for {count} nodes at {place} failed after {options.join_timeout} s "
+        f"(--join_timeout): {what}. Start all {count} nodes, and see that each reaches {place}."
+    )
+
+
+def _make_agent(
+    options: LaunchOptions,
+    meeting: Meeting,
+    folder: str,
+    report: Callable[[Mapping[int, Any]], None],
+) -> Any:
+    """Builds torch's agent, and has it tell of every failure when it happens."""
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    base: Any = LocalElasticAgent  # its methods' decorators have no annotations
+
+    class Agent(base):
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            result = super()._monitor_workers(worker_group)
+            if result.failures:
+                report(result.failures)
+            return result
+
+    task = {
+        "launcher": os.getpid(),
+        "folder": folder,
+        "stdout": options.stdout or os.path.join(folder, "rank{rank}.stdout.txt"),
+        "stderr": options.stderr or os.path.join(folder, "rank{rank}.stderr.txt"),
+        "program": options.program,
+        "arguments": options.arguments,
+    }
+    # Only for what it finds out about the machine's processors and GPUs.
+    machine = LaunchConfig(options.min_nodes, options.max_nodes, options.nproc)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    spec = WorkerSpec(
+        role="composer",
+        local_world_size=options.nproc,
+        rdzv_handler=cast("Any", meeting),
+        entrypoint=sys.executable,
+        args=("-I", _CHILD, json.dumps(task).encode().hex()),
+        max_restarts=options.max_restarts,
+        monitor_interval=_POLL_SECONDS,
+        master_addr=(options.master_addr or "127.0.0.1") if meeting.is_static else None,
+        master_port=options.master_port if meeting.is_static else None,
+        numa_options=machine.numa_options,
+    )
+    return Agent(spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_GRACE_SECONDS)
 
 
 def _end_on_signals() -> None:
@@ -91,42 +166,6 @@ def _end_on_signals() -> None:
         signal.signal(number, handle)
 
 
-def _config(options: LaunchOptions, folder: str) -> Any:
-    """Translates the options into the elastic agent's."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.launcher.api import LaunchConfig
-
-    num_nodes = options.world_size // options.nproc
-    address = options.master_addr or "127.0.0.1"
-    if options.master_port is None:
-        # The agent listens on a port that the system chooses: no other program can be faster.
-        rendezvous: dict[str, Any] = {
-            "rdzv_backend": "c10d",
-            "rdzv_endpoint": f"{address}:0",
-            "local_addr": address,
-            "run_id": uuid.uuid4().hex,
-        }
-    else:
-        rendezvous = {
-            "rdzv_backend": "static",
-            "rdzv_endpoint": f"{address}:{options.master_port}",
-            "rdzv_configs": {"rank": options.node_rank, "timeout": _JOIN_SECONDS},
-            "run_id": "composer",
-        }
-    return LaunchConfig(
-        min_nodes=num_nodes,
-        max_nodes=num_nodes,
-        nproc_per_node=options.nproc,
-        logs_specs=DefaultLogsSpecs(log_dir=folder),
-        role="composer",
-        max_restarts=0,
-        monitor_interval=_POLL_SECONDS,
-        shutdown_timeout=_GRACE_SECONDS,
-        signals_to_handle="SIGQUIT",
-        **rendezvous,
-    )
-
-
 def _quiet(verbose: bool) -> None:
     """Sets the level of the agent's loggers; each carries its own, set when torch imported it."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr)
@@ -135,31 +174,36 @@ def _quiet(verbose: bool) -> None:
             logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
-def _report(failures: dict[int, Any], options: LaunchOptions, stdout: str, stderr: str) -> int:
-    """Prints how each process failed, in the order in which they did, and returns the exit code."""
-    ranked = sorted(failures.items(), key=lambda item: item[1].timestamp)
-    first_rank, first = ranked[0]
-    for rank, failure in ranked:
-        # Processes that the launcher itself ended say nothing about the cause.
-        if failure.exitcode in _ENDED_BY_US and rank != first_rank:
-            continue
-        print(
-            f"Global rank {rank} (PID {failure.pid}) exited with code {failure.exitcode}",
-            file=sys.stderr,
-        )
-        if failure.local_rank == 0:
-            continue  # its output is on the terminal already
-        place = {
-            "rank": rank,
-            "local_rank": failure.local_rank,
-            "world_size": options.world_size,
-            "local_world_size": options.nproc,
-            "node_rank": options.node_rank,
-        }
-        _show(rank, "STDOUT", stdout.format(**place))
-        _show(rank, "STDERR", stderr.format(**place))
-    print(f"composer: global rank {first_rank} failed first, all processes ended", file=sys.stderr)
-    return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+class _Reporter:
+    """Prints what went wrong, and keeps the exit code."""
+
+    def __init__(self, options: LaunchOptions, folder: str) -> None:
+        self._max_restarts = options.max_restarts
+        self._folder = folder
+        self._failures = 0
+        self.exit_code = 0
+
+    def report(self, failures: Mapping[int, Any]) -> None:
+        """Prints how each process failed, in the order in which they did."""
+        ranked = sorted(failures.items(), key=lambda item: item[1].timestamp)
+        first_rank, first = ranked[0]
+        for rank, failure in ranked:
+            # Processes that the launcher itself ended say nothing about the cause.
+            if failure.exitcode in _ENDED_BY_US and rank != first_rank:
+                continue
+            print(
+                f"Global rank {rank} (PID {failure.pid}) exited with code {failure.exitcode}",
+                file=sys.stderr,
+            )
+            if failure.local_rank != 0:  # that one's output is on the terminal already
+                _show(rank, "STDOUT", os.path.join(self._folder, f"{rank}.stdout"))
+                _show(rank, "STDERR", os.path.join(self._folder, f"{rank}.stderr"))
+        self._failures += 1
+        after = "all processes ended"
+        if self._failures <= self._max_restarts:
+            after = f"restart {self._failures} of {self._max_restarts}"
+        print(f"composer: global rank {first_rank} failed first, {after}", file=sys.stderr)
+        self.exit_code = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
 
 
 def _show(rank: int, title: str, path: str) -> None:

@@ -22,7 +22,8 @@ process's own environment, so that $RANK gives each its own.
 examples:
   composer train.py --lr 1e-3                 one process per GPU, or one on a machine without
   composer -n 2 train.py                      two processes
-  composer -n 8 --world_size 16 --node_rank 1 --master_addr node0 --master_port 29500 train.py
+  composer -n 8 --nnodes 2 --node_rank 1 --master_addr node0 --master_port 29500 train.py
+  composer -n 8 --nnodes 1:4 --max-restarts 3 --master_addr node0 --master_port 29500 train.py
 """
 
 
@@ -64,8 +65,20 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the script is a command that is no Python script",
     )
+    _add_node_options(parser)
+    parser.add_argument("script", help="the training program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _add_node_options(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_argument_group("several nodes", "Run the command on each node.")
     add = nodes.add_argument
+    add(
+        "--nnodes",
+        metavar="N|MIN:MAX",
+        help="number of nodes; with MIN:MAX, nodes may leave and come while the run goes on",
+    )
     add("--world_size", type=int, help="processes on all nodes (default: WORLD_SIZE, else nproc)")
     add(
         "--base_rank",
@@ -79,9 +92,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--master_addr", help="address of node 0 (default: MASTER_ADDR)")
     add("--master_port", type=int, help="a free port of node 0 (default: MASTER_PORT)")
-    parser.add_argument("script", help="the training program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    return parser
+    add(
+        "--join_timeout",
+        "--join-timeout",
+        type=int,
+        default=900,
+        metavar="SECONDS",
+        help="how long to wait for the other nodes (default: 900)",
+    )
+    add = parser.add_argument_group("after a failure").add_argument
+    add(
+        "--max_restarts",
+        "--max-restarts",
+        type=int,
+        metavar="N",
+        help="how often this node's processes are started again (default: 0, with MIN:MAX nodes "
+        "3); the program goes on from its newest checkpoint if it uses autoresume=True",
+    )
 
 
 def _env_int(name: str) -> int | None:
@@ -114,29 +141,53 @@ def _count_devices() -> int:
     return max(torch.cuda.device_count(), 1)
 
 
-def _resolve_nodes(
-    nproc: int, world_size: int, node_rank: int | None, base_rank: int | None
-) -> int:
-    """Checks how this node's processes stand among all; returns the node's rank."""
+def _resolve_nnodes(text: str | None, nproc: int, world_size: int | None) -> tuple[int, int]:
+    """Returns how many nodes the run needs, and how many may take part."""
     if nproc < 1:
         raise ValueError(f"--nproc {nproc} must be at least 1")
-    if world_size == nproc:
-        for name, value in (("node_rank", node_rank), ("base_rank", base_rank)):
-            if value:
-                raise ValueError(
-                    f"--{name} {value} needs --world_size above nproc; one node has number and "
-                    "rank 0"
-                )
-        return 0
+    if text is not None:
+        low, _, high = text.partition(":")
+        try:
+            nodes = int(low), int(high or low)
+        except ValueError:
+            nodes = 0, 0
+        if not 1 <= nodes[0] <= nodes[1]:
+            raise ValueError(f"--nnodes {text} must be N or MIN:MAX, with 1 <= MIN <= MAX")
+        if world_size is not None and (nodes[0] * nproc, nodes[1] * nproc) != (world_size,) * 2:
+            raise ValueError(
+                f"--world_size {world_size} must be nnodes * nproc with --nnodes {text} and "
+                f"--nproc {nproc}; leave it out"
+            )
+        return nodes
+    if world_size is None:
+        return 1, 1
     if world_size < nproc:
         raise ValueError(f"--world_size {world_size} must be at least --nproc {nproc}")
     if world_size % nproc:
         raise ValueError(
             f"--world_size {world_size} must be a multiple of --nproc {nproc}: nodes are alike"
         )
+    return world_size // nproc, world_size // nproc
+
+
+def _resolve_node_rank(
+    nproc: int, nodes: tuple[int, int], node_rank: int | None, base_rank: int | None
+) -> int | None:
+    """Checks how this node's processes stand among all; returns the node's rank."""
+    if nodes == (1, 1):
+        for name, value in (("node_rank", node_rank), ("base_rank", base_rank)):
+            if value:
+                raise ValueError(
+                    f"--{name} {value} needs --nnodes above 1 or --world_size above nproc; one "
+                    "node has number and rank 0"
+                )
+        return 0
     if node_rank is None and base_rank is None:
+        if nodes[0] < nodes[1]:
+            return None
         raise ValueError(
-            f"--world_size {world_size} above --nproc {nproc} needs --node_rank (or --base_rank)"
+            f"--world_size {nodes[1] * nproc} above --nproc {nproc} needs --node_rank (or "
+            "--base_rank)"
         )
     if node_rank is None:
         assert base_rank is not None
@@ -148,9 +199,10 @@ def _resolve_nodes(
         node_rank = base_rank // nproc
     if base_rank is not None and base_rank != node_rank * nproc:
         raise ValueError(f"--base_rank {base_rank} must be node_rank * nproc = {node_rank * nproc}")
-    if not 0 <= node_rank * nproc <= world_size - nproc:
+    if not 0 <= node_rank < nodes[1]:
         raise ValueError(
-            f"--node_rank {node_rank} must be below world_size / nproc = {world_size // nproc}"
+            f"--node_rank {node_rank} must be below the number of nodes (world_size / nproc) = "
+            f"{nodes[1]}"
         )
     return node_rank
 
@@ -173,32 +225,43 @@ def parse_args(argv: Sequence[str] | None = None) -> LaunchOptions:
         nproc = _count_devices()
     # An outer launcher's WORLD_SIZE that only counts this node says no more than nproc does.
     env_world_size = _env_int("WORLD_SIZE")
-    if env_world_size is None or env_world_size == local_world_size:
-        env_world_size = nproc
-    world_size = env_world_size if args.world_size is None else args.world_size
-    node_rank = _resolve_nodes(
+    if env_world_size == local_world_size or args.nnodes is not None:
+        env_world_size = None
+    nodes = _resolve_nnodes(args.nnodes, nproc, _first(args.world_size, env_world_size))
+    node_rank = _resolve_node_rank(
         nproc,
-        world_size,
+        nodes,
         _first(args.node_rank, _env_int("NODE_RANK")),
         _first(args.base_rank, _env_int("BASE_RANK")),
     )
     master_addr = args.master_addr or os.environ.get("MASTER_ADDR") or None
     master_port = _first(args.master_port, _env_int("MASTER_PORT"))
-    if world_size != nproc and (master_addr is None or master_port is None):
+    if nodes[1] > 1 and (master_addr is None or master_port is None):
         raise ValueError(
-            f"--world_size {world_size} on several nodes needs --master_addr and --master_port of "
-            "node 0"
+            f"a run on {nodes[1]} nodes needs --master_addr and --master_port of node 0"
         )
+    max_restarts = args.max_restarts
+    if max_restarts is None:
+        max_restarts = 3 if nodes[0] < nodes[1] else 0
+    for name, value, least in (
+        ("max_restarts", max_restarts, 0),
+        ("join_timeout", args.join_timeout, 1),
+    ):
+        if value < least:
+            raise ValueError(f"--{name} {value} must be at least {least}")
     return LaunchOptions(
         program=tuple(program),
         arguments=tuple(args.arguments),
         nproc=nproc,
-        world_size=world_size,
+        min_nodes=nodes[0],
+        max_nodes=nodes[1],
         node_rank=node_rank,
         master_addr=master_addr,
         master_port=master_port,
         stdout=args.stdout,
         stderr=args.stderr,
+        max_restarts=max_restarts,
+        join_timeout=args.join_timeout,
         verbose=args.verbose,
         env=_parse_env(args.env),
     )

@@ -18,7 +18,11 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 import torch.distributed as dist
 import torch.utils.data
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.utils.data.distributed import DistributedSampler
+
+from composer.utils.phases import join_board, phase
 
 __all__ = [
     "MissingEnvironmentError",
@@ -178,9 +182,7 @@ def barrier(group: dist.ProcessGroup | None = None) -> None:
 
 
 def all_reduce(
-    tensor: torch.Tensor,
-    reduce_operation: str = "SUM",
-    group: dist.ProcessGroup | None = None,
+    tensor: torch.Tensor, reduce_operation: str = "SUM", group: dist.ProcessGroup | None = None
 ) -> None:
     """Reduces ``tensor`` over all ranks, in place.
 
@@ -315,20 +317,27 @@ def initialize_dist(device: str | _HasBackend | None = None, timeout: float = 30
             f"{'is' if len(missing) == 1 else 'are'} not set. Start the program with the "
             "`composer` launcher.",
         )
-    dist.init_process_group(
-        with_cpu, init_method="xla://" if backend == "xla" else "env://", timeout=limit
-    )
-    atexit.register(_let_threads_finish)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # otherwise rank 0 will bring it
+        join_board()
+    with phase("forming the process group"):
+        _initialize_among_others(with_cpu, limit)
+    join_board()
+    # The group's threads need Python's lock to let go of the last collective's tensors. One that
+    # asks for it when the interpreter has begun to end takes the process down ("terminate called
+    # without an active exception").
+    atexit.register(time.sleep, _SECONDS_TO_LET_GO)
 
 
-def _let_threads_finish() -> None:
-    """Gives the group's threads time to let go of the last collective's tensors.
-
-    They need Python's lock for that. One that asks for it when the interpreter has begun to end is
-    unwound through C++ ("terminate called without an active exception"), and a training that was
-    finished would end with an error.
-    """
-    time.sleep(_SECONDS_TO_LET_GO)
+def _initialize_among_others(backend: str, limit: datetime.timedelta) -> None:
+    if backend == "xla":
+        dist.init_process_group(backend, init_method="xla://", timeout=limit)
+        return
+    store, rank, world_size = next(rendezvous("env://", timeout=limit))
+    # Under a plain torchrun, the processes of a second try find the addresses of the first in the
+    # agent's store, and fail. On several nodes, the agents count their restarts differently.
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
 def get_sampler(
@@ -429,7 +438,7 @@ def busy_wait_for_local_rank_zero(dir_path: str | None = None) -> Iterator[None]
             time.sleep(_POLL_SECONDS)
         trouble = path.read_text()
         if trouble:
-            raise RuntimeError(f"Local rank 0 of node {get_node_rank()} failed: {trouble}")
+            raise _failure_of_local_rank_zero(trouble)
     barrier()
     if get_local_rank() == 0:
         path.unlink(missing_ok=True)
@@ -439,30 +448,52 @@ def busy_wait_for_local_rank_zero(dir_path: str | None = None) -> Iterator[None]
 def local_rank_zero_download_and_wait(expected_file_path: str | os.PathLike[str]) -> Iterator[None]:
     """Runs the body on local rank 0 first and on the others once the expected file exists.
 
+    All ranks of a node call it. If local rank 0's body fails, the others raise too.
+
     Args:
         expected_file_path: What local rank 0's body makes appear, whole (write aside and rename).
     """
-    if get_local_rank() != 0:
-        while not os.path.exists(expected_file_path):
+    expected = Path(expected_file_path)
+    failed = expected.with_name(get_node_signal_file_name())
+    if get_local_rank() == 0:
+        try:
+            yield
+        except BaseException as error:
+            failed.parent.mkdir(parents=True, exist_ok=True)
+            _signal(failed, f"{type(error).__name__}: {error}")
+            raise
+    else:
+        while not expected.exists():
+            if failed.exists():
+                raise _failure_of_local_rank_zero(failed.read_text())
             time.sleep(_POLL_SECONDS)
-    yield
+        yield
     barrier()
+
+
+def _failure_of_local_rank_zero(text: str) -> RuntimeError:
+    return RuntimeError(f"Local rank 0 of node {get_node_rank()} failed: {text}")
 
 
 @contextlib.contextmanager
 def run_local_rank_zero_first() -> Iterator[None]:
     """Runs the body on local rank 0 of each node first, then on the others.
 
-    The others go on even if local rank 0's body raised, so that nobody hangs in the barrier.
+    If it fails on a node's local rank 0, that node's others raise too, without running it.
     """
     if _stands_alone(None, "run_local_rank_zero_first"):
         yield
         return
+    node = get_node_rank()
     if get_local_rank() == 0:
         try:
             yield
-        finally:
-            barrier()
-    else:
-        barrier()
-        yield
+        except BaseException as error:
+            all_gather_object({node: f"{type(error).__name__}: {error}"})
+            raise
+        all_gather_object({})
+        return
+    for troubles in all_gather_object({}):
+        if node in troubles:
+            raise _failure_of_local_rank_zero(troubles[node])
+    yield

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +55,12 @@ def run(*arguments: object) -> tuple[int, str, str]:
     process = start(*arguments)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def wait_for(path: Path, timeout: float = 30.0) -> str:
@@ -254,12 +261,7 @@ def test_two_nodes_meet(program: Path, tmp_path: Path) -> None:
     program.write_text(
         "import os\nprint(os.environ['RANK'], os.environ['NODE_RANK'], os.environ['WORLD_SIZE'])\n"
     )
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = ("--master_addr", "127.0.0.1", "--master_port", port)
+    meeting = ("--master_addr", "127.0.0.1", "--master_port", free_port())
     nodes = [
         start("-n", 1, "--world_size", 2, "--node_rank", rank, *meeting, program)
         for rank in range(2)
@@ -313,7 +315,14 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
             "must be node_rank \\* nproc",
         ),
         (["-n", "2", "--world_size", "5"], "must be a multiple"),
-        (["-n", "2", "--node_rank", "1"], "needs --world_size"),
+        (["-n", "2", "--node_rank", "1"], "needs --nnodes above 1 or --world_size above nproc"),
+        (["--nnodes", "two"], "--nnodes two must be N or MIN:MAX"),
+        (["--nnodes", "3:2"], "with 1 <= MIN <= MAX"),
+        (["-n", "2", "--nnodes", "2", "--world_size", "8"], "must be nnodes \\* nproc"),
+        (["--nnodes", "1:2"], "a run on 2 nodes needs --master_addr and --master_port"),
+        (["--nnodes", "2", "--node_rank", "2"], "--node_rank 2 must be below the number of nodes"),
+        (["--max-restarts", "-1"], "--max_restarts -1 must be at least 0"),
+        (["--join_timeout", "0"], "--join_timeout 0 must be at least 1"),
         (["--env", "COLOUR"], "NAME=VALUE"),
     ],
 )
@@ -324,6 +333,76 @@ def test_contradictions_are_refused(
         parse_args([*arguments, "train.py"])
     assert main([*arguments, "train.py"]) == 2
     assert "composer: error: " in capsys.readouterr().err
+
+
+def test_nodes_and_restarts() -> None:
+    meeting = ["--master_addr", "a", "--master_port", "29500"]
+    fixed = parse_args(["-n", "2", "--nnodes", "3", "--node_rank", "1", *meeting, "train.py"])
+    assert (fixed.min_nodes, fixed.max_nodes, fixed.world_size, fixed.node_rank) == (3, 3, 6, 1)
+    assert fixed.max_restarts == 0
+    elastic = parse_args(["-n", "2", "--nnodes", "1:4", *meeting, "train.py"])
+    assert (elastic.min_nodes, elastic.max_nodes, elastic.node_rank) == (1, 4, None)
+    assert elastic.max_restarts == 3
+    assert parse_args(["--nnodes", "1:4", "--max_restarts", "0", *meeting, "x"]).max_restarts == 0
+
+
+RESTARTED = """
+import os, signal, subprocess
+from composer.utils import dist
+import torch
+dist.initialize_dist("cpu", timeout=30)
+total = torch.ones(1)
+dist.all_reduce(total)
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if dist.get_global_rank() == 1 and first:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    worker = subprocess.Popen(["sleep", "300"], start_new_session=True, **quiet)
+    print("worker", worker.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+print("done" if not first else "first", total.item())
+"""
+
+
+def test_a_lost_rank_restarts_all(program: Path) -> None:
+    program.write_text(RESTARTED)
+    code, out, err = run("-n", 2, "--max-restarts", 1, program)
+    assert (code, out) == (0, "done 2.0\n"), err
+    assert "exited with code -9" in err and "restart 1 of 1" in err
+    worker = next(line.split()[1] for line in err.splitlines() if line.startswith("worker "))
+    assert gone([int(worker)]), "a worker of the first try lives on"
+
+
+@pytest.mark.slow
+def test_a_plain_torchrun_restarts_too(program: Path) -> None:
+    program.write_text(RESTARTED)
+    process = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "--max-restarts", "1", str(program)],
+        capture_output=True, text=True, timeout=90, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("done") == process.stdout.count("2.0") == 2
+    worker = int(process.stdout.split("worker ")[1].split()[0])
+    psutil.Process(worker).kill()  # torchrun leaves it
+
+
+def test_a_node_that_waits_in_vain_says_for_what(program: Path) -> None:
+    program.write_text("")
+    nodes = ["-n", 1, "--nnodes", 2, "--node_rank", 0, "--join_timeout", 2]
+    nodes += ["--master_addr", "127.0.0.1", "--master_port", free_port()]
+    for more in ([], ["--max-restarts", 1]):
+        code, _, err = run(*nodes, *more, program)
+        assert code == 1
+        assert "waiting for 2 nodes at 127.0.0.1:" in err and "failed after 2 s" in err, err
+
+
+def test_an_unknown_address_is_named(program: Path) -> None:
+    program.write_text("")
+    nodes = ["-n", 1, "--nnodes", 2, "--node_rank", 1, "--join_timeout", 2]
+    code, _, err = run(*nodes, "--master_addr", "absent.invalid", "--master_port", 1, program)
+    assert code == 1
+    assert "no way leads to absent.invalid" in err, err
 
 
 def test_a_variable_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

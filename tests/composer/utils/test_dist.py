@@ -170,14 +170,20 @@ def _waiting(rank: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _failing_wait(rank: int, folder: Path) -> str:
-    try:
-        with dist.busy_wait_for_local_rank_zero(str(folder)):
-            if rank == 0:
-                raise ConnectionError("no network")
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
+def _failing_wait(rank: int, folder: Path) -> list[str]:
+    said = []
+    for wait in (
+        dist.busy_wait_for_local_rank_zero(str(folder)),
+        dist.run_local_rank_zero_first(),
+        dist.local_rank_zero_download_and_wait(folder / "never"),
+    ):
+        try:
+            with wait:
+                if rank == 0:
+                    raise ConnectionError("no network")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
 
 
 def _on_two_ranks(folder: str) -> dict[str, Any]:
@@ -204,7 +210,8 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert first["zero"] == ["from 0", ("FileNotFoundError", "no such folder")]
     assert second["zero"][0] == "from 0" and second["zero"][1][0] == "RuntimeError"
     assert "no such folder" in second["zero"][1][1]
-    assert first["failing"] == "ConnectionError: no network"
-    assert "Local rank 0 of node 0 failed: ConnectionError: no network" in second["failing"]
+    assert first["failing"] == ["ConnectionError: no network"] * 3
+    failed = "RuntimeError: Local rank 0 of node 0 failed: ConnectionError: no network"
+    assert second["failing"] == [failed] * 3
     assert (first["places"], second["places"]) == ((2, 2, 0), (2, 2, 1))
     assert (first["share"], second["share"]) == ([0, 2], [1, 3])
