@@ -11,6 +11,7 @@ from composer.callbacks._watched_metric import (
     get_metrics,
 )
 from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.whole_run import path_of_save
 from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.state import State
@@ -161,7 +162,7 @@ class BestCheckpoints(Callback):
         if len(self.best) >= self.num_to_keep and not self._is_better(value, self._worst()):
             return
         is_best = all(self._is_better(value, other) for other in self.best.values())
-        path = self.saver.filename.format(state)
+        path = path_of_save(state, self.saver.filename.format(state, keep_placeholders=True))
         # Listed before it is written, so that the checkpoint names itself.
         before = dict(self.best)
         self.best.pop(path, None)

@@ -1,16 +1,21 @@
 """When checkpoints are saved, which are kept, and where they are copied to."""
 
 import contextlib
+import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.atomic import remove_leftovers, update_latest
-from composer.checkpoint.naming import PartialFilePath
+from composer.checkpoint.background_save import BackgroundSave
+from composer.checkpoint.content import tensors_of_run
+from composer.checkpoint.naming import PartialFilePath, sharded_template
 from composer.checkpoint.upload import CheckpointUploadCallback
-from composer.checkpoint.whole_run import save_checkpoint
+from composer.checkpoint.whole_run import Save, path_of_save, prepare_save
 from composer.core.callback import Callback
 from composer.core.duration import Time
 from composer.core.event import Event
@@ -26,6 +31,7 @@ from composer.utils.file_names import (
     format_name_with_dist,
 )
 from composer.utils.misc import partial_format
+from composer.utils.phases import phase
 from composer.utils.remote_uploader import RemoteUploader
 
 _DEFAULT_REMOTE_FILE_NAME = "{run_name}/checkpoints/ep{epoch}-ba{batch}-rank{rank}.pt"
@@ -33,9 +39,24 @@ _DEFAULT_LATEST_REMOTE_FILE_NAME = "{run_name}/checkpoints/latest-rank{rank}.pt"
 
 Name = str | os.PathLike[str]
 
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Started:
+    """A save, with the names that its checkpoint and the pointers to it have."""
+
+    save: Save
+    latest: str | None
+    """The link to move."""
+    remote_name: str | None
+    pointer_name: str | None
+
 
 class CheckpointSaver(Callback):
     """Saves the run now and then, keeps the newest checkpoints, points ``latest`` at the last.
+
+    A checkpoint is a file, or, of a model whose ``state_dict_type`` is ``sharded``, a folder.
 
     A checkpoint appears whole or not at all. Only then the ``latest`` link moves, and only then are
     older checkpoints deleted: whenever the process is killed, the link leads to a whole one. A
@@ -59,6 +80,10 @@ class CheckpointSaver(Callback):
             content in place.
         num_concurrent_uploads: How many files to upload at a time.
         upload_timeout_in_seconds: How long to wait for uploads at the end.
+        save_async: Keep training waiting only while the state is copied to the host's memory, and
+            write the copy while training goes on. The next save waits for the last one, and so does
+            the end of training; a save that failed is raised there, on all ranks, and ``latest``
+            stays. It takes as much more of the host's memory as this rank writes.
 
     Raises:
         NotImplementedError: For the address of a store that does not exist.
@@ -80,6 +105,7 @@ class CheckpointSaver(Callback):
         ignore_keys: list[str] | Callable[[dict[str, Any]], None] | None = None,
         num_concurrent_uploads: int = 1,
         upload_timeout_in_seconds: int = 3600,
+        save_async: bool = False,
     ) -> None:
         if num_checkpoints_to_keep < -1:
             raise ValueError(
@@ -116,6 +142,9 @@ class CheckpointSaver(Callback):
         self.ignore_keys = ignore_keys
         self.num_concurrent_uploads = num_concurrent_uploads
         self.upload_timeout_in_seconds = upload_timeout_in_seconds
+        self.save_async = save_async
+        self._background: BackgroundSave | None = None
+        self._started: _Started | None = None
         self._symlink_upload_wait_before_next_try_in_seconds = 30.0
         self.last_checkpoint_batch: Time[int] | None = None
         self.start_batch: Time[int] | None = None
@@ -136,10 +165,15 @@ class CheckpointSaver(Callback):
         for path, timestamp_state in state.get("all_saved_checkpoints_to_timestamp", []):
             timestamp = Timestamp()
             timestamp.load_state_dict(timestamp_state)
-            self.all_saved_checkpoints_to_timestamp[path] = timestamp
+            # Of a folder of shards, older releases list a file in it.
+            name = os.path.dirname(path) if path.endswith(".distcp") else path
+            self.all_saved_checkpoints_to_timestamp[name] = timestamp
 
     def init(self, state: State, logger: Logger) -> None:
         """Fills in what loggers know of paths, and makes the folder."""
+        if self._local_copies is not None:  # shards of all ranks of a node go into one folder
+            told = dist.all_gather_object((dist.get_node_rank(), self.folder))
+            self._move_to(next(folder for node, folder in told if node == dist.get_node_rank()))
         self._fill_in(logger.path_placeholders())
         os.makedirs(format_name_with_dist(self.folder, state.run_name), exist_ok=True)
 
@@ -149,7 +183,8 @@ class CheckpointSaver(Callback):
         folder = format_name_with_dist(self.folder, state.run_name)
         self._refuse_other_runs_files(folder, state)
         if dist.get_global_rank() == 0 and os.path.isdir(folder):
-            remove_leftovers(folder, self.filename.filename)
+            for template in self.templates(state):
+                remove_leftovers(folder, template)
         self._adopt_checkpoints_of(folder, state)
         self.start_batch = state.timestamp.batch
         dist.barrier()
@@ -166,6 +201,10 @@ class CheckpointSaver(Callback):
         """Saves, if it is time to."""
         self._save_if_due(state, logger, Event.ITERATION_CHECKPOINT)
 
+    def templates(self, state: State) -> list[str]:
+        """Returns the names that checkpoints can have in the folder: of a file, and of shards."""
+        return [self.filename.filename, sharded_template(state, self.filename.filename)]
+
     @property
     def remote_uploader(self) -> RemoteUploader | None:
         """Uploads the checkpoints, if the folder is in a store."""
@@ -178,24 +217,39 @@ class CheckpointSaver(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Raises what went wrong with an upload, and moves the pointer in the store if it can."""
+        if self.save_async:
+            self._look_after_save(state, logger)
         if self._uploads is not None:
             with _cure_of_conflicts():
                 self._uploads.batch_end(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Waits for the uploads."""
+        """Waits for the save that is being written, and for the uploads."""
+        self._finish_started(state, logger)
         if self._uploads is not None:
             with _cure_of_conflicts():
                 self._uploads.fit_end(state, logger)
 
     def post_close(self) -> None:
-        """Waits for the uploads and frees what they need; what goes wrong now is only logged."""
+        """Waits for saves and uploads and frees what they need; what goes wrong is only logged."""
+        if self._background is not None:
+            error = self._background.settle()
+            if error is not None:
+                log.error("A checkpoint could not be written.", exc_info=error)
+            self._background.close()
+            self._background = None
         if self._uploads is not None:
             self._uploads.post_close()
             self._uploads = None
         if self._local_copies is not None:
             self._local_copies.cleanup()
             self._local_copies = None
+
+    def _move_to(self, folder: str) -> None:
+        self.folder = folder
+        for path in (self.filename, self.latest_filename):
+            if path is not None:
+                path.folder = folder
 
     def _fill_in(self, placeholders: dict[str, str]) -> None:
         if not placeholders:
@@ -215,7 +269,8 @@ class CheckpointSaver(Callback):
     def _refuse_other_runs_files(self, folder: str, state: State) -> None:
         problem = None
         if os.path.isdir(folder) and not self.overwrite:
-            problem = _conflict(folder, self.filename.filename, state)
+            found = (_conflict(folder, name, state) for name in self.templates(state))
+            problem = next((text for text in found if text is not None), None)
         if problem is None and self.latest_filename is not None:
             problem = _no_link(self.latest_filename.format(state))
         # Every rank must raise, or the others would wait for those that did.
@@ -247,23 +302,92 @@ class CheckpointSaver(Callback):
 
     def _save_checkpoint(self, state: State, logger: Logger, move_links: bool = True) -> None:
         """Saves now: first the checkpoint, then the pointers to it, and last old ones go."""
-        self.last_checkpoint_batch = state.timestamp.batch
-        path = self.filename.format(state)
-        # Listed before it is written, so that the list within the checkpoint names itself.
-        self._list(path, state.timestamp)
-        try:
-            written = save_checkpoint(
-                state, path, weights_only=self.weights_only, ignore_keys=self.ignore_keys
-            )
-        except BaseException:
-            self._unlist(path)
-            raise
-        if written is None:
-            self._unlist(path)  # it is rank 0's file
-            return
+        with phase("saving a checkpoint"):
+            self._finish_started(state, logger)
+            self.last_checkpoint_batch = state.timestamp.batch
+            path = path_of_save(state, self.filename.format(state, keep_placeholders=True))
+            # Listed before it is written, so that the list within the checkpoint names itself.
+            self._list(path, state.timestamp)
+            if self.save_async and self._background is None:
+                self._background = BackgroundSave()
+            try:
+                save = prepare_save(
+                    state,
+                    self.filename.format(state, keep_placeholders=True),
+                    weights_only=self.weights_only,
+                    ignore_keys=self.ignore_keys,
+                    background=self._background if self.save_async else None,
+                )
+                started = self._name(save, state, move_links)
+                if self._background is not None and self.save_async:
+                    self._started = started
+                    self._background.start(lambda: _write(started))
+                    return
+                _write(started)
+            except BaseException:
+                self._unlist(path)
+                raise
+            self._finish(started, state, logger, is_agreed=True)
+
+    def _name(self, save: Save, state: State, move_links: bool) -> _Started:
+        latest = remote = pointer = None
         if move_links and self.latest_filename is not None and self.num_checkpoints_to_keep != 0:
-            update_latest(written, self.latest_filename.format(state))
-        self._upload(written, state, logger, move_links)
+            latest = self.latest_filename.format(state)
+        if self.remote_file_name is not None:
+            template = self.remote_file_name.format(state, keep_placeholders=True)
+            remote = _without_slash(path_of_save(state, template))
+        if move_links and self.latest_remote_file_name is not None:
+            pointer = _without_slash(self.latest_remote_file_name.format(state)) + ".symlink"
+        return _Started(save, latest, remote, pointer)
+
+    def _finish_started(self, state: State, logger: Logger) -> None:
+        """Waits for the save that is being written. All ranks call it, and raise if one failed."""
+        if self._background is None:
+            return
+        error = self._background.settle()
+        texts = dist.all_gather_object(
+            None if error is None else f"{type(error).__name__}: {error}"
+        )
+        failed = {rank: text for rank, text in enumerate(texts) if text is not None}
+        started, self._started = self._started, None
+        if started is not None and not failed:
+            self._finish(started, state, logger, is_agreed=True)
+        elif started is not None:
+            self._unlist(started.save.path)
+        if failed:
+            rank, text = next(iter(failed.items()))
+            raise RuntimeError(
+                f"A checkpoint could not be written beside training: rank {rank} met {text}. The "
+                "checkpoint before it is still the latest."
+            ) from error
+
+    def _look_after_save(self, state: State, logger: Logger) -> None:
+        """Hands a save on as soon as it is written, and prepares the memory for the first one."""
+        if self._background is None:
+            self._background = BackgroundSave()
+            if state.fsdp_sharded_state_dict_enabled or (
+                dist.get_global_rank() == 0 and not state.fsdp_enabled
+            ):
+                self._background.reserve(tensors_of_run(state, self.weights_only))
+        elif self._started is not None and self._background.is_done:
+            if self._background.has_failed:
+                log.error("A checkpoint could not be written; the next save will raise the error.")
+            else:
+                started, self._started = self._started, None
+                self._finish(started, state, logger, is_agreed=False)
+
+    def _finish(self, started: _Started, state: State, logger: Logger, is_agreed: bool) -> None:
+        """Hands a checkpoint to the upload, and deletes old ones."""
+        save = started.save
+        if not save.is_folder and dist.get_global_rank() != 0:
+            self._unlist(save.path)  # it is rank 0's file
+            return
+        self._upload(started, logger)
+        # The other ranks still have to hand over their parts of a folder that is about to go.
+        if save.is_folder and self.num_checkpoints_to_keep == 0:
+            if not is_agreed:
+                return
+            dist.barrier()
         self._delete_old_checkpoints(state)
 
     def _list(self, path: str, timestamp: Timestamp) -> None:
@@ -276,13 +400,11 @@ class CheckpointSaver(Callback):
             self.saved_checkpoints.remove(path)
         self.all_saved_checkpoints_to_timestamp.pop(path, None)
 
-    def _upload(self, path: str, state: State, logger: Logger, move_links: bool) -> None:
-        if self.remote_file_name is None:
+    def _upload(self, started: _Started, logger: Logger) -> None:
+        remote_name, pointer_name = started.remote_name, started.pointer_name
+        if remote_name is None:
             return
-        remote_name = _without_slash(self.remote_file_name.format(state))
-        pointer_name = None
-        if move_links and self.latest_remote_file_name is not None:
-            pointer_name = _without_slash(self.latest_remote_file_name.format(state)) + ".symlink"
+        own, others, index = started.save.remote_files(remote_name)
         with _cure_of_conflicts(), tempfile.TemporaryDirectory() as folder:
             pointer = os.path.join(folder, "latest.symlink")
             create_symlink_file(remote_name, pointer)
@@ -291,12 +413,14 @@ class CheckpointSaver(Callback):
                 uploads.wait_before_next_try_in_seconds = (
                     self._symlink_upload_wait_before_next_try_in_seconds
                 )
-                uploads.remote_uploader.upload_file_async(remote_name, path, self.overwrite)
-                if pointer_name is not None:
-                    uploads.add_symlink_upload_task([remote_name], pointer, pointer_name)
+                for name, path in own.items():
+                    uploads.remote_uploader.upload_file_async(name, path, self.overwrite)
+                if pointer_name is not None or index is not None:
+                    uploads.add_symlink_upload_task(others, pointer, pointer_name, index)
             elif logger.has_file_upload_destination():
-                logger.upload_file(remote_name, path, overwrite=self.overwrite)
-                if pointer_name is not None:
+                for name, path in [*own.items(), *([] if index is None else [index])]:
+                    logger.upload_file(name, path, overwrite=self.overwrite)
+                if pointer_name is not None and dist.get_global_rank() == 0:
                     logger.upload_file(pointer_name, pointer, overwrite=True)
 
     def _delete_old_checkpoints(self, state: State) -> None:
@@ -310,7 +434,18 @@ class CheckpointSaver(Callback):
         self._unlist(path)
         if self.latest_filename is not None:
             _remove_link_to(path, self.latest_filename.format(state))
-        Path(path).unlink(missing_ok=True)
+        if os.path.isdir(path):
+            if dist.get_local_rank() == 0:
+                shutil.rmtree(path, ignore_errors=True)
+        else:
+            Path(path).unlink(missing_ok=True)
+
+
+def _write(started: _Started) -> None:
+    """Writes a checkpoint, and then, on rank 0, points the link at it; maybe in a thread."""
+    written = started.save.write()
+    if written is not None and started.latest is not None and dist.get_global_rank() == 0:
+        update_latest(written, started.latest)
 
 
 def _without_slash(name: Name) -> str:

@@ -13,15 +13,26 @@ from pathlib import Path
 
 from composer.utils.file_names import counters_in_name
 
-__all__ = ["is_leftover", "remove_leftovers", "sync_folder", "update_latest", "written_aside"]
+__all__ = [
+    "aside_of",
+    "folder_aside",
+    "is_leftover",
+    "put_in_place",
+    "remove_leftovers",
+    "sync_folder",
+    "update_latest",
+    "written_aside",
+]
 
 # Hidden, so that no template and no shell glob takes an unfinished file for a finished one, and the
 # same at each attempt, so that saving again replaces what a killed save left behind.
 _PREFIX = "."
 _SUFFIX = ".partial"
+_REPLACED = ".replaced"
 
 
-def _aside(path: Path) -> Path:
+def aside_of(path: Path) -> Path:
+    """Returns where ``path`` is written until it is whole."""
     return path.with_name(f"{_PREFIX}{path.name}{_SUFFIX}")
 
 
@@ -65,6 +76,7 @@ def _is_of(leftover: Path, template: str | None) -> bool:
     if template is None:
         return True
     final = leftover.with_name(leftover.name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
+    final = final.with_name(final.name.removesuffix(_REPLACED))
     return counters_in_name(final.as_posix(), template.lstrip("/")) is not None
 
 
@@ -102,7 +114,7 @@ def written_aside(path: str | os.PathLike[str]) -> Iterator[str]:
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(final)
+    aside = aside_of(final)
     _remove(aside)
     try:
         yield str(aside)
@@ -112,6 +124,30 @@ def written_aside(path: str | os.PathLike[str]) -> Iterator[str]:
         with contextlib.suppress(OSError):
             _remove(aside)
         raise
+    sync_folder(final.parent)
+
+
+def folder_aside(path: str | os.PathLike[str]) -> str:
+    """Makes an empty folder in which ``path``, a folder, is written until it is whole."""
+    aside = aside_of(Path(path))
+    _remove(aside)
+    aside.mkdir(parents=True)
+    return str(aside)
+
+
+def put_in_place(path: str | os.PathLike[str]) -> None:
+    """Makes the folder that was written aside appear at ``path``, instead of what was there."""
+    final = Path(path)
+    aside = aside_of(final)
+    sync_folder(aside)
+    if final.exists():
+        replaced = aside_of(final.with_name(final.name + _REPLACED))
+        _remove(replaced)
+        os.replace(final, replaced)
+        os.replace(aside, final)
+        _remove(replaced)
+    else:
+        os.replace(aside, final)
     sync_folder(final.parent)
 
 
@@ -142,7 +178,7 @@ def update_latest(
             f"{checkpoint_path}. Move it away, or choose another save_latest_filename.",
         )
     latest.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(latest)
+    aside = aside_of(latest)
     _remove(aside)
     os.symlink(os.path.relpath(checkpoint_path, latest.parent), aside)
     os.replace(aside, latest)

@@ -5,15 +5,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from composer.core.state import State
-from composer.utils import reproducibility
+from composer.utils import dist, reproducibility
 
 __all__ = [
     "IgnoreKeys",
     "apply_ignore_keys",
+    "check_agreement",
     "full_state",
     "glob_filter",
     "is_rng_key",
+    "storages_of_run",
+    "tensors_of_run",
     "weights_state",
 ]
 
@@ -34,6 +39,21 @@ def weights_state(state: State) -> dict[str, Any]:
             "metadata": state._get_state_metadata(),
         },
     }
+
+
+def tensors_of_run(state: State, weights_only: bool = False) -> Iterator[torch.Tensor]:
+    """Yields this rank's weights, buffers and moments themselves; of sharded ones, its part."""
+    found = [*state.model.parameters(), *state.model.buffers()]
+    for optimizer in () if weights_only else state.optimizers:
+        for moments in optimizer.state.values():
+            found += [value for value in moments.values() if isinstance(value, torch.Tensor)]
+    for tensor in found:
+        yield getattr(tensor, "_local_tensor", tensor).detach()
+
+
+def storages_of_run(state: State) -> set[int]:
+    """Returns the addresses of the memory that training changes."""
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors_of_run(state)}
 
 
 def apply_ignore_keys(state_dict: dict[str, Any], ignore_keys: IgnoreKeys | None) -> None:
@@ -103,3 +123,13 @@ def glob_filter(exclude_globs: Sequence[str]) -> Callable[[dict[str, Any]], None
             )
 
     return filter_in_place
+
+
+def check_agreement(state: State, path: str) -> None:
+    """Raises RuntimeError, on all ranks, if what they have loaded is not of one time."""
+    batches = dist.all_gather_object(int(state.timestamp.batch))
+    if len(set(batches)) > 1:
+        raise RuntimeError(
+            f"Timestamp mismatch error: after loading {path}, the ranks stand at batches "
+            f"{batches}. Give all ranks the same checkpoint.",
+        )

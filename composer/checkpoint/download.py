@@ -1,8 +1,12 @@
 """Fetches parts of checkpoints from wherever they are, once a node."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 
+from composer.core.logger_destination import LoggerDestination
 from composer.utils import dist
 from composer.utils.file_helpers import (
     extract_path_from_symlink,
@@ -11,15 +15,23 @@ from composer.utils.file_helpers import (
     maybe_create_object_store_from_uri,
     parse_uri,
 )
-from composer.utils.object_store.object_store import ObjectStoreTransientError
+from composer.utils.file_names import is_tar
+from composer.utils.object_store.object_store import ObjectStore, ObjectStoreTransientError
 from composer.utils.retrying import retry
 
 __all__ = [
+    "Source",
     "download_and_extract_symlink",
     "download_file",
     "download_folder",
     "download_monolithic_checkpoint",
+    "download_object_or_file",
+    "has_shards",
+    "shared_by_node",
+    "without_text_link",
 ]
+
+Source = ObjectStore | LoggerDestination | None
 
 
 def download_file(
@@ -89,3 +101,85 @@ def download_folder(source_uri: str | os.PathLike[str], destination_path: str) -
             for name in names:
                 get_file(name, os.path.join(destination_path, name.removeprefix(prefix)), store)
     return destination_path
+
+
+@retry(ObjectStoreTransientError, num_attempts=5)
+def download_object_or_file(
+    object_name: str, file_destination: str, object_store: Source, progress_bar: bool = False
+) -> None:
+    """Fetches a file from wherever it is; trouble that may pass is tried again.
+
+    Args:
+        object_name: A path, an address or, with ``object_store``, a name in it.
+        file_destination: Where the file is to appear.
+        object_store: A store, or a logger destination that can download.
+        progress_bar: Show the progress.
+    """
+    get_file(object_name, file_destination, object_store, progress_bar=progress_bar)
+
+
+@contextlib.contextmanager
+def shared_by_node() -> Iterator[str]:
+    """Gives the body a temporary folder, the same one to all ranks of a node."""
+    mine = tempfile.mkdtemp(prefix="composer_checkpoint_") if dist.get_local_rank() == 0 else None
+    folders = dist.all_gather_object((dist.get_node_rank(), mine))
+    folder = next(
+        found for node, found in folders if node == dist.get_node_rank() and found is not None
+    )
+    try:
+        yield folder
+        dist.barrier()  # the node's other ranks may still be reading
+    finally:
+        if mine is not None:
+            shutil.rmtree(mine, ignore_errors=True)
+
+
+def without_text_link(path: str) -> str:
+    """Follows ``.symlink`` text files, as object stores hold them and as copies of them do."""
+    for name in (path, path + ".symlink"):
+        if name.endswith(".symlink") and os.path.isfile(name):
+            with open(name) as file:
+                return file.read().strip()
+    return path
+
+
+def has_shards(path: str, source: Source = None) -> tuple[str | None, Source]:
+    """Tells whether a checkpoint is a folder of shards: its name and store, or (None, None).
+
+    All ranks call it; rank 0 looks. Links to it, and ``.symlink`` text files, are followed.
+
+    Args:
+        path: A path, an address, or a name in ``source``.
+        source: A store, or a logger that gives files back.
+    """
+    if source is None and is_uri(path) and not path.startswith(("http://", "https://")):
+        source = maybe_create_object_store_from_uri(path)
+        path = parse_uri(path)[2]
+    name = dist.from_rank_zero(
+        lambda: _local_folder(path) if source is None else _folder_in(source, path)
+    )
+    return name, None if name is None else source
+
+
+def _local_folder(path: str) -> str | None:
+    path = os.path.realpath(without_text_link(path))
+    return path if os.path.isdir(path) else None
+
+
+def _folder_in(source: ObjectStore | LoggerDestination, name: str) -> str | None:
+    if name.endswith(".symlink"):
+        name = extract_path_from_symlink(name, source)
+    name = name.rstrip("/")
+    base = os.path.basename(name)
+    if ".pt" in base or is_tar(base):
+        return None
+    index = f"{name}/.metadata"
+    try:
+        if isinstance(source, ObjectStore):
+            source.get_object_size(index)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                get_file(index, os.path.join(folder, "index"), source)
+    except FileNotFoundError:
+        return None
+    return name

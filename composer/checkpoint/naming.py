@@ -27,10 +27,12 @@ __all__ = [
     "format_name_with_dist_and_time",
     "get_save_filename",
     "is_tar",
+    "sharded_template",
     "step_of_name",
 ]
 
 DEFAULT_FILENAME = "ep{epoch}-ba{batch}-rank{rank}"
+DEFAULT_SHARDED_NAME = "ep{epoch}-ba{batch}"
 
 
 class PartialFilePath:
@@ -63,6 +65,12 @@ class PartialFilePath:
 def get_save_filename(state: State, filename: str = DEFAULT_FILENAME) -> str:
     """Returns ``filename`` with the run's name, this rank and the present counters filled in."""
     return format_name_with_dist_and_time(filename, state.run_name, state.timestamp)
+
+
+def sharded_template(state: State, filename: str) -> str:
+    """Returns the template of the folder that takes the place of ``filename`` if it is sharded."""
+    prefix = getattr(state.fsdp_config, "sharded_ckpt_prefix_dir", None) or DEFAULT_SHARDED_NAME
+    return os.path.join(os.path.dirname(filename), prefix)
 
 
 def format_name_of_rank_zero(name: str | os.PathLike[str], run_name: str | None) -> str:

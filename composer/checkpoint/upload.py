@@ -31,6 +31,8 @@ class _SymlinkTask:
     check: Future[RemoteFilesExistingCheckStatus]
     text: str | None
     remote_name: str | None
+    index: tuple[str, bytes] | None = None
+    """Name and content of an index that must not be there before the files that it leads to."""
 
 
 class CheckpointUploadCallback(Callback):
@@ -57,6 +59,7 @@ class CheckpointUploadCallback(Callback):
         remote_file_names: Sequence[str],
         symlink_file_name: str | None = None,
         symlink_remote_file_name: str | None = None,
+        index: tuple[str, str] | None = None,
     ) -> None:
         """Begins to wait for files of a checkpoint, after which its pointer is uploaded.
 
@@ -64,6 +67,8 @@ class CheckpointUploadCallback(Callback):
             remote_file_names: The whole names of the objects, of whichever rank they are.
             symlink_file_name: The pointer's text file, read at once; None only waits.
             symlink_remote_file_name: The pointer's name in the store.
+            index: The name in the store, and the path, of a file that is uploaded after the other
+                files and before the pointer; it is read at once.
         """
         if not self.rank_saves_symlinks:
             return
@@ -71,7 +76,8 @@ class CheckpointUploadCallback(Callback):
             remote_file_names, self.upload_timeout_in_seconds, self.wait_before_next_try_in_seconds
         )
         text = None if symlink_file_name is None else Path(symlink_file_name).read_text()
-        self.symlink_upload_tasks.append(_SymlinkTask(check, text, symlink_remote_file_name))
+        held = None if index is None else (index[0], Path(index[1]).read_bytes())
+        self.symlink_upload_tasks.append(_SymlinkTask(check, text, symlink_remote_file_name, held))
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Raises what went wrong with an upload, and moves the pointer if it can."""
@@ -127,10 +133,18 @@ class CheckpointUploadCallback(Callback):
                     f"{task.remote_name} is not moved: the check of its files ended "
                     f"with {task.check.result().name}."
                 )
+            if task.index is not None:
+                self._upload_index(*task.index)
         newest = ended[-1]
         if newest.text is not None and newest.remote_name is not None:
             with _pointer_file(newest.text) as path:
                 self.remote_uploader.upload_file_async(newest.remote_name, path, overwrite=True)
+
+    def _upload_index(self, remote_name: str, content: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "index")
+            path.write_bytes(content)
+            self.remote_uploader.upload_file_async(remote_name, str(path), overwrite=True)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,27 @@
 """A whole run, or its weights, saved to one file and loaded again: what the Trainer calls."""
 
-import contextlib
 import logging
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from composer.checkpoint.content import IgnoreKeys, apply_ignore_keys, full_state, weights_state
+from composer.checkpoint.background_save import BackgroundSave
+from composer.checkpoint.content import (
+    IgnoreKeys,
+    apply_ignore_keys,
+    check_agreement,
+    full_state,
+    storages_of_run,
+    weights_state,
+)
+from composer.checkpoint.download import (
+    Source,
+    download_object_or_file,
+    has_shards,
+    shared_by_node,
+    without_text_link,
+)
 from composer.checkpoint.monolithic import (
     STATES_FILENAME,
     is_plain,
@@ -21,30 +34,132 @@ from composer.checkpoint.naming import (
     format_name_of_rank_zero,
     get_save_filename,
     is_tar,
+    sharded_template,
 )
 from composer.checkpoint.required_algorithms import apply_required_algorithms
 from composer.core.logger import Logger
-from composer.core.logger_destination import LoggerDestination
 from composer.core.passes import AlgorithmPass
 from composer.core.state import State
 from composer.utils import dist
-from composer.utils.file_helpers import get_file, is_uri
-from composer.utils.object_store.object_store import ObjectStore, ObjectStoreTransientError
-from composer.utils.retrying import retry
+from composer.utils.file_helpers import is_uri
+from composer.utils.lazy import handed_on
+from composer.utils.phases import phase
 
 __all__ = [
     "download_checkpoint",
     "download_object_or_file",
+    "Save",
     "load_checkpoint",
+    "path_of_save",
+    "prepare_save",
     "save_checkpoint",
     "shared_by_node",
 ]
 
 log = logging.getLogger(__name__)
 
-Source = ObjectStore | LoggerDestination | None
+# torch's checkpoint API takes half a second to import, which only runs with shards should pay.
+_of_shards = handed_on(
+    {
+        "load_sharded_checkpoint": "composer.checkpoint.sharded_run",
+        "writer_of_run": "composer.checkpoint.sharded_run",
+    }
+)
 
 
+class Save:
+    """One save of a run, which is still to be written.
+
+    Args:
+        path: The file or folder that will appear.
+        write: Writes what this rank has to write.
+        names_of_files: Returns the names of a folder's files, on rank 0 once they are written.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        write: Callable[[], Any],
+        names_of_files: Callable[[], list[str]] | None = None,
+    ) -> None:
+        self.path = path
+        self.is_folder = names_of_files is not None
+        self._write = write
+        self._names_of_files = names_of_files
+
+    def write(self) -> str | None:
+        """Writes; returns the path on ranks that wrote something and None on the others."""
+        self._write()
+        log.debug("Saved checkpoint %s", self.path)
+        return self.path if self.is_folder or dist.get_global_rank() == 0 else None
+
+    def remote_files(
+        self, remote_name: str
+    ) -> tuple[dict[str, str], list[str], tuple[str, str] | None]:
+        """Returns what is to be in a store, under a name, once this has been written.
+
+        Returns:
+            This rank's files by their names in the store; on rank 0, the names of all ranks' files,
+            and name and path of a folder's index, which goes there last.
+        """
+        if self._names_of_files is None:
+            return {remote_name: self.path}, [remote_name], None
+        mine = Path(self.path).glob(f"__{dist.get_global_rank()}_*")
+        own = {f"{remote_name}/{path.name}": str(path) for path in mine}
+        *shards, index = self._names_of_files() or [None]
+        if index is None:
+            return own, [], None
+        names = [f"{remote_name}/{name}" for name in shards]
+        return own, names, (f"{remote_name}/{index}", str(Path(self.path, index)))
+
+
+def path_of_save(state: State, filename: str) -> str:
+    """Returns the file, or in its place the folder, that saving under a template makes now."""
+    if state.fsdp_sharded_state_dict_enabled:
+        template = format_name_of_rank_zero(sharded_template(state, filename), state.run_name)
+        return get_save_filename(state, template)
+    return get_save_filename(state, filename)
+
+
+def prepare_save(
+    state: State,
+    filename: str,
+    *,
+    weights_only: bool = False,
+    ignore_keys: IgnoreKeys | None = None,
+    background: BackgroundSave | None = None,
+) -> Save:
+    """Collects what is to be saved. All ranks call it.
+
+    Args:
+        state: The run's State.
+        filename: As for ``save_checkpoint``, and so are the next two.
+        weights_only: Save the weights and the model's metadata only.
+        ignore_keys: What to leave out.
+        background: Copies what is to be saved, so that it may be written while training goes on.
+    """
+    content = weights_state(state) if weights_only else full_state(state)
+    apply_ignore_keys(content, ignore_keys)
+    path = path_of_save(state, filename)
+    if state.fsdp_sharded_state_dict_enabled:
+        group = None if background is None else background.group
+        writer = _of_shards("writer_of_run")(content, path, group)
+        if background is not None:
+            writer.stage(background.staging.copy)
+            background.staging.synchronize()
+        return Save(path, writer.write, lambda: writer.files)
+    if background is None:
+        return Save(path, lambda: dist.from_rank_zero(lambda: write_checkpoint_file(content, path)))
+    if dist.get_global_rank() != 0:
+        return Save(path, lambda: None)
+    # What was gathered from all ranks is a copy already.
+    only = storages_of_run(state) if state.fsdp_enabled else None
+    copied = background.staging.copy_nested(content, only)
+    background.staging.synchronize()
+    return Save(path, lambda: write_checkpoint_file(copied, path))
+
+
+@phase("saving a checkpoint")
 def save_checkpoint(
     state: State,
     filename: str = DEFAULT_FILENAME,
@@ -52,11 +167,14 @@ def save_checkpoint(
     weights_only: bool = False,
     ignore_keys: IgnoreKeys | None = None,
 ) -> str | None:
-    """Saves the run; returns the file's path on the rank that wrote it and None on the others.
+    """Saves the run; returns its path on the ranks that wrote something and None on the others.
 
     All ranks call it. When it returns, the file is whole and on the disk: the process may be killed
-    at any moment, and the name holds the old checkpoint or the new one. If rank 0 cannot write, all
-    ranks raise.
+    at any moment, and the name holds the old checkpoint or the new one. If one rank cannot write,
+    all ranks raise.
+
+    A sharded model whose ``state_dict_type`` is ``sharded`` is saved to a folder, to which each
+    rank writes its own part: ``sharded_ckpt_prefix_dir``, beside where the file would be.
 
     Args:
         state: The run's State.
@@ -65,21 +183,9 @@ def save_checkpoint(
         weights_only: Save the weights and the model's metadata only.
         ignore_keys: What to leave out: globs of ``/``-joined paths, or a function that changes the
             content in place.
-
-    Raises:
-        ValueError: If the State asks for sharded checkpoints, which are folders.
     """
-    if state.fsdp_sharded_state_dict_enabled:
-        raise ValueError(
-            "state_dict_type='sharded' asks for a folder of shards, and this writes one file: set "
-            "state_dict_type: full in parallelism_config['fsdp'] or ['fsdp2'].",
-        )
-    content = weights_state(state) if weights_only else full_state(state)
-    apply_ignore_keys(content, ignore_keys)
-    path = get_save_filename(state, filename)
-    dist.from_rank_zero(lambda: write_checkpoint_file(content, path))
-    log.debug("Saved checkpoint %s", path)
-    return path if dist.get_global_rank() == 0 else None
+    how: dict[str, Any] = {"weights_only": weights_only, "ignore_keys": ignore_keys}
+    return prepare_save(state, filename, **how).write()
 
 
 def load_checkpoint(
@@ -100,7 +206,8 @@ def load_checkpoint(
 
     Args:
         path: A local path, a web address, an object store's address, or with ``object_store`` a
-            name in it. ``{run_name}`` is filled in, and ranks as rank 0 would.
+            name in it; of a file, or of a folder of shards. ``{run_name}`` is filled in, and ranks
+            as rank 0 would.
         state: Takes what is loaded.
         logger: The run's Logger, for algorithms that change the model.
         object_store: A store, or a logger destination that can download.
@@ -119,9 +226,23 @@ def load_checkpoint(
         RuntimeError: If the weights do not fit, or the ranks loaded different times.
     """
     path = format_name_of_rank_zero(path, state.run_name)
+    folder_of_shards, source = has_shards(path, object_store)
+    if folder_of_shards is not None:
+        return _of_shards("load_sharded_checkpoint")(
+            folder_of_shards,
+            state,
+            logger,
+            object_store=source,
+            load_weights_only=load_weights_only,
+            strict_model_weights=strict_model_weights,
+            progress_bar=progress_bar,
+            ignore_keys=ignore_keys,
+            exclude_algorithms=exclude_algorithms,
+            algorithm_passes=algorithm_passes,
+        )
     with shared_by_node() as folder:
         plain, _folder, _of_rank = download_checkpoint(path, folder, object_store, progress_bar)
-        content = safe_torch_load(plain)
+        content = _read(plain, state.load_monolith_rank0_only)
     weight_names = _weight_names(content)
     apply_ignore_keys(content, ignore_keys)
     strict = strict_model_weights and weight_names == _weight_names(content)
@@ -132,38 +253,28 @@ def load_checkpoint(
             state.load_model_state(saved, logger, strict=strict)
         return None
     state.load_state_dict(saved, logger, strict=strict)
-    _check_agreement(state, path)
+    check_agreement(state, path)
     log.info("Loaded checkpoint %s", path)
     return content.get("rng")
 
 
+def _read(path: str, rank_zero_only: bool) -> dict[str, Any]:
+    """Reads a file, if asked on rank 0 alone: the others get the names of what is to come."""
+    content = safe_torch_load(path, load_monolith_rank0_only=rank_zero_only)
+    if not rank_zero_only:
+        return content
+    saved = content["state"]
+    names = [list(saved[part] or ()) for part in ("model", "optimizers") if part in saved]
+    names = dist.all_gather_object(names)[0]
+    if dist.get_global_rank() != 0 and "model" in saved:
+        saved["model"] = dict.fromkeys(names.pop(0))
+    if dist.get_global_rank() != 0 and "optimizers" in saved:
+        saved["optimizers"] = {name: {"state": {}, "param_groups": []} for name in names.pop(0)}
+    return content
+
+
 def _weight_names(content: dict[str, Any]) -> set[str]:
     return set(content.get("state", {}).get("model", {}))
-
-
-def _check_agreement(state: State, path: str) -> None:
-    batches = dist.all_gather_object(int(state.timestamp.batch))
-    if len(set(batches)) > 1:
-        raise RuntimeError(
-            f"Timestamp mismatch error: after loading {path}, the ranks stand at batches "
-            f"{batches}. Give all ranks the same checkpoint.",
-        )
-
-
-@contextlib.contextmanager
-def shared_by_node() -> Iterator[str]:
-    """Gives the body a temporary folder, the same one to all ranks of a node."""
-    mine = tempfile.mkdtemp(prefix="composer_checkpoint_") if dist.get_local_rank() == 0 else None
-    folders = dist.all_gather_object((dist.get_node_rank(), mine))
-    folder = next(
-        found for node, found in folders if node == dist.get_node_rank() and found is not None
-    )
-    try:
-        yield folder
-        dist.barrier()  # the node's other ranks may still be reading
-    finally:
-        if mine is not None:
-            shutil.rmtree(mine, ignore_errors=True)
 
 
 def download_checkpoint(
@@ -187,7 +298,7 @@ def download_checkpoint(
     is_local = object_store is None and not is_uri(path)
     name = os.path.basename(path.removesuffix(".symlink"))  # its ending says the file's form
     fetched = os.path.join(node_checkpoint_folder, name)
-    source = os.path.realpath(_without_text_link(path)) if is_local else fetched
+    source = os.path.realpath(without_text_link(path)) if is_local else fetched
     unpacked = os.path.join(node_checkpoint_folder, STATES_FILENAME)
     with dist.busy_wait_for_local_rank_zero(node_checkpoint_folder):
         if dist.get_local_rank() == 0:
@@ -197,27 +308,3 @@ def download_checkpoint(
                 unpack(source, unpacked)
     plain = source if is_plain(source) else unpacked
     return plain, node_checkpoint_folder if is_tar(source) else None, False
-
-
-@retry(ObjectStoreTransientError, num_attempts=5)
-def download_object_or_file(
-    object_name: str, file_destination: str, object_store: Source, progress_bar: bool = False
-) -> None:
-    """Fetches a file from wherever it is; trouble that may pass is tried again.
-
-    Args:
-        object_name: A path, an address or, with ``object_store``, a name in it.
-        file_destination: Where the file is to appear.
-        object_store: A store, or a logger destination that can download.
-        progress_bar: Show the progress.
-    """
-    get_file(object_name, file_destination, object_store, progress_bar=progress_bar)
-
-
-def _without_text_link(path: str) -> str:
-    """Follows ``.symlink`` text files, as object stores hold them and as copies of them do."""
-    for name in (path, path + ".symlink"):
-        if name.endswith(".symlink") and os.path.isfile(name):
-            with open(name) as file:
-                return file.read().strip()
-    return path

@@ -7,12 +7,14 @@ checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from composer.utils.misc import is_model_ddp, unwrap_model
+from composer.utils.model_wrapper import ModelWrapper
 
 _DDP_PREFIX = "module."
 _WRAPPER_INFIXES = ("_orig_mod.", "_checkpoint_wrapped_module.")
@@ -28,6 +30,8 @@ def get_model_state(
         full: Whether to gather sharded tensors; then only rank 0 receives them if ``cpu_offload``.
         cpu_offload: Whether to copy the tensors to the CPU.
     """
+    if isinstance(model, ModelWrapper):
+        return model.get_model_state()
     from torch.distributed.checkpoint import state_dict as dcp
 
     options = dcp.StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
@@ -56,10 +60,12 @@ def set_model_state(
     Raises:
         RuntimeError: If the names (``strict``) or shapes do not agree; all of them are listed.
     """
+    if isinstance(model, ModelWrapper):
+        return model.set_model_state(state, strict=strict)
     from torch.distributed.checkpoint import state_dict as dcp
 
     options = dcp.StateDictOptions(
-        full_state_dict=full,
+        full_state_dict=full or _is_to_be_spread(model, state.values()),
         cpu_offload=cpu_offload,
         broadcast_from_rank0=broadcast,
         strict=strict,
@@ -76,6 +82,8 @@ def get_optimizer_state(
 
     An optimizer that has not stepped yet has an empty ``state``; it is left as it is.
     """
+    if isinstance(model, ModelWrapper):
+        return model.get_optimizer_state()
     if not optimizer.state:
         # torch would take a step with lr 0 to make the moments. That counts as Adam's first step,
         # so a run that saved at batch 0 would differ from one that did not.
@@ -107,13 +115,17 @@ def set_optimizer_state(
         cpu_offload: Whether the state lives on the CPU between uses.
         broadcast: Whether only rank 0 has the tensors.
     """
+    if isinstance(model, ModelWrapper):
+        model.set_optimizer_state(state)
+        return
     if not broadcast and not state["state"]:
         _set_groups_by_name(model, optimizer, state["param_groups"])
         return
     from torch.distributed.checkpoint import state_dict as dcp
 
+    moments = (value for parts in state["state"].values() for value in parts.values())
     options = dcp.StateDictOptions(
-        full_state_dict=full,
+        full_state_dict=full or _is_to_be_spread(model, moments),
         cpu_offload=cpu_offload,
         broadcast_from_rank0=broadcast,
         strict=strict,
@@ -123,6 +135,76 @@ def set_optimizer_state(
         "param_groups": [dict(group) for group in state["param_groups"]],
     }
     dcp.set_optimizer_state_dict(model, optimizer, optim_state_dict=copied, options=options)
+
+
+def _is_to_be_spread(model: torch.nn.Module, values: Iterable[Any]) -> bool:
+    """Tells whether whole tensors, as of a file, are to go into a sharded model."""
+    is_sharded = any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+    return is_sharded and not any(hasattr(value, "device_mesh") for value in values)
+
+
+def moments_to_fill(
+    model: torch.nn.Module,
+    optimizer: Optimizer,
+    saved: dict[str, dict[str, tuple[torch.Size, torch.dtype] | None]],
+) -> dict[str, dict[str, torch.Tensor | None]]:
+    """Returns empty tensors for saved moments, spread as their parameters are now.
+
+    Args:
+        model: The model whose parameters it optimizes.
+        optimizer: The optimizer; it is not changed.
+        saved: Shape and type of each moment, by its parameter's name and its own; None for what is
+            not a tensor. Parameters that the optimizer does not have are left out.
+    """
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    found: dict[str, dict[str, torch.Tensor | None]] = {}
+    for parameter, name in _plain_names(model).items():
+        if name not in saved or id(parameter) not in groups:
+            continue
+        group = groups[id(parameter)]
+        found[name] = {
+            key: None if kind is None else _moment(parameter, key, group, *kind)
+            for key, kind in saved[name].items()
+        }
+    return found
+
+
+def _moment(
+    parameter: torch.nn.Parameter,
+    key: str,
+    group: dict[str, Any],
+    size: torch.Size,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    if size == parameter.size():
+        kept = parameter.dtype if dtype.is_floating_point else dtype
+        return torch.empty_like(parameter, dtype=kept, requires_grad=False).detach()
+    # torch counts steps on the host, unless a kernel on the device does.
+    on_host = key == "step" and not (group.get("capturable") or group.get("fused"))
+    return torch.empty(size, dtype=dtype, device="cpu" if on_host else parameter.device)
+
+
+def adopt_optimizer_state(
+    model: torch.nn.Module,
+    optimizer: Optimizer,
+    moments: dict[str, dict[str, Any]],
+    groups: list[dict[str, Any]],
+) -> None:
+    """Makes tensors themselves, not copies of them, the optimizer's moments.
+
+    torch's own way makes moments, and then copies into them: twice the memory.
+
+    Args:
+        model: The model whose parameters it optimizes.
+        optimizer: The optimizer.
+        moments: The moments by their parameters' names, spread as those are.
+        groups: The saved settings, with the parameters' names.
+    """
+    if groups:
+        _set_groups_by_name(model, optimizer, groups)
+    for parameter, name in _plain_names(model).items():
+        if name in moments:
+            optimizer.state[parameter] = dict(moments[name])
 
 
 def _plain_names(model: torch.nn.Module) -> dict[torch.nn.Parameter, str]:

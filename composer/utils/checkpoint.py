@@ -54,19 +54,23 @@ _ensure_valid_checkpoint = ensure_valid_checkpoint
 # Their homes are on a higher floor.
 _FILE = "composer.checkpoint.monolithic"
 _RUN = "composer.checkpoint.whole_run"
+_SHARDS = "composer.checkpoint.sharded_run"
 __getattr__ = handed_on(
     {
+        "DistCPObjectStoreReader": _SHARDS,
         "FileSystemReaderWithValidation": "composer.checkpoint.sharded",
         "PartialFilePath": "composer.checkpoint.naming",
         "_COMPOSER_STATES_FILENAME": f"{_FILE}:STATES_FILENAME",
         "_is_rng_key": "composer.checkpoint.content:is_rng_key",
         "_torch_load_with_validation": f"{_FILE}:torch_load_with_validation",
         "_write_checkpoint_file": f"{_FILE}:write_checkpoint_file",
+        "dist_cp_load": _SHARDS,
         "download_checkpoint": _RUN,
         "download_object_or_file": _RUN,
         "get_save_filename": "composer.checkpoint.naming",
         "glob_filter": "composer.checkpoint.content",
         "load_checkpoint": _RUN,
+        "load_sharded_checkpoint": _SHARDS,
         "safe_torch_load": _FILE,
         "save_checkpoint": _RUN,
     }

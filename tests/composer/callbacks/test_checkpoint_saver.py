@@ -8,6 +8,7 @@ import torch
 
 from composer.callbacks import checkpoint_saver as module
 from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.whole_run import Save, path_of_save
 from composer.core.event import Event
 from composer.loggers.in_memory_logger import InMemoryLogger
 from composer.utils.compression import CompressorNotFound
@@ -19,6 +20,16 @@ NAME = "ba{batch}-rank{rank}.pt"
 def saver(folder: Path | str, **kwargs) -> CheckpointSaver:
     kwargs.setdefault("save_interval", "1ba")
     return CheckpointSaver(folder, kwargs.pop("filename", NAME), **kwargs)
+
+
+def prepares(write):
+    """Stands for `prepare_save`: what is saved is up to ``write``."""
+
+    def prepare(state, filename, **kwargs):
+        path = path_of_save(state, filename)
+        return Save(path, lambda: write(path))
+
+    return prepare
 
 
 def names(folder: Path) -> list[str]:
@@ -71,7 +82,7 @@ def test_a_checkpoint_names_itself_in_its_list(tmp_path):
     ],
 )
 def test_number_of_saves(tmp_path, monkeypatch, interval, max_duration, saves):
-    monkeypatch.setattr(module, "save_checkpoint", lambda state, path, **kwargs: touch(path))
+    monkeypatch.setattr(module, "prepare_save", prepares(touch))
     callback = saver(tmp_path, save_interval=interval)
     run = HandRun(callback, max_duration=max_duration, batches_per_epoch=5, batch_size=2)
     run.loaded().fit().close()
@@ -99,7 +110,7 @@ def test_b27_fractional_interval_saves_once_at_the_end(tmp_path):
 
 
 def test_b45_retention_is_in_the_order_of_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "save_checkpoint", lambda state, path, **kwargs: touch(path))
+    monkeypatch.setattr(module, "prepare_save", prepares(touch))
     due = {9, 10, 99, 100}
     callback = saver(
         tmp_path,
@@ -202,10 +213,10 @@ def test_a_failed_save_leaves_link_and_list_as_they_were(tmp_path, monkeypatch):
     run.engine.run_event(Event.FIT_START)
     run.train_batch(run.loader[0])
 
-    def fail(state, path, **kwargs):
+    def fail(path):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(module, "save_checkpoint", fail)
+    monkeypatch.setattr(module, "prepare_save", prepares(fail))
     with pytest.raises(OSError, match="No space"):
         run.train_batch(run.loader[1])
     run.close()
@@ -215,11 +226,8 @@ def test_a_failed_save_leaves_link_and_list_as_they_were(tmp_path, monkeypatch):
 
 def test_the_link_moves_after_the_payload_and_old_ones_go_last(tmp_path, monkeypatch):
     order = []
-    monkeypatch.setattr(
-        module,
-        "save_checkpoint",
-        lambda state, path, **kwargs: order.append("payload") or touch(path),
-    )
+    write = prepares(lambda path: order.append("payload") or touch(path))
+    monkeypatch.setattr(module, "prepare_save", write)
     move = module.update_latest
     monkeypatch.setattr(module, "update_latest", lambda *args: order.append("link") or move(*args))
     unlink = Path.unlink

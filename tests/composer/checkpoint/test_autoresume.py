@@ -5,10 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from composer.checkpoint.atomic import update_latest
-from composer.checkpoint.autoresume import find_autoresume_checkpoint, find_remote_checkpoint
+from composer.checkpoint.autoresume import (
+    find_autoresume_checkpoint,
+    find_remote_checkpoint,
+    is_later,
+)
 from composer.checkpoint.monolithic import write_checkpoint_file
+from composer.checkpoint.sharded import write_sharded
 from composer.core.logger_destination import LoggerDestination
 from composer.utils import dist
 from composer.utils.object_store.local_object_store import LocalObjectStore
@@ -53,6 +59,42 @@ def test_order_is_by_step_not_by_text_or_time(tmp_path: Path) -> None:
 def test_killed_between_rename_and_link(tmp_path: Path) -> None:
     put(tmp_path, 90, 100, latest=90)
     assert found(tmp_path) == "ep0-ba100-rank0.pt"
+
+
+def put_folder(folder: Path, batch: int) -> Path:
+    path = folder / f"ep0-ba{batch}"
+    write_sharded({"batch": batch, "rows": torch.ones(9)}, str(path))
+    return path
+
+
+def test_a_folder_of_shards_counts_if_its_index_and_shards_are_there(tmp_path: Path) -> None:
+    put(tmp_path, 1, 4, latest=4)
+    names = [NAME, "ep{epoch}-ba{batch}"]
+
+    def newest() -> str:
+        path = find_autoresume_checkpoint(tmp_path, LATEST, "run", filename=names)
+        return os.path.basename(str(path))
+
+    for batch in (2, 5, 6):
+        put_folder(tmp_path, batch)
+    assert newest() == "ep0-ba6"
+    (tmp_path / "ep0-ba6" / ".metadata").unlink()
+    assert newest() == "ep0-ba5"
+    update_latest(tmp_path / "ep0-ba5", tmp_path / "latest-rank0.pt")
+    assert newest() == "ep0-ba5"
+    shard = tmp_path / "ep0-ba5" / "__0_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert newest() == "ep0-ba4-rank0.pt"
+    (tmp_path / ".ep0-ba7.partial").mkdir()
+    assert newest() == "ep0-ba4-rank0.pt"
+
+
+def test_later_of_two_names() -> None:
+    names = ["{run_name}-ep{epoch}-ba{batch}.pt", "ep{epoch}-ba{batch}"]
+    assert is_later("s/run-ep0-ba10.pt", "run-ep0-ba9.pt", names, "run")
+    assert is_later("s/ep0-ba10/", "run-ep0-ba9.pt", names, "run")
+    assert not is_later("s/ep0-ba9", "run-ep0-ba9.pt", names, "run")
+    assert not is_later("s/other.pt", "run-ep0-ba9.pt", names, "run")
 
 
 def test_folder_of_an_earlier_longer_run(tmp_path: Path) -> None:

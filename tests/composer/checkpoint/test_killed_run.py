@@ -22,7 +22,7 @@ SAVED = (
 )
 
 
-def train(folder: Path) -> dict[str, torch.Tensor]:
+def train(folder: Path, save_async: bool = False) -> dict[str, torch.Tensor]:
     """Runs 12 batches with dropout and shuffling, saving at each; resumes what it finds."""
     warnings.simplefilter("ignore")
     model = Classifier(dropout=0.3)
@@ -36,6 +36,7 @@ def train(folder: Path) -> dict[str, torch.Tensor]:
         save_folder=str(folder),
         save_interval="1ba",
         save_num_checkpoints_to_keep=2,
+        save_async=save_async,
         autoresume=True,
         progress_bar=False,
         device="cpu",
@@ -61,7 +62,7 @@ def in_a_child(body: Callable[[], Any]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def killed_at(number: int, folder: Path) -> Callable[[], None]:
+def killed_at(number: int, folder: Path, save_async: bool) -> Callable[[], None]:
     """Returns a run that dies at the ``number``-th event that touches a name in the folder."""
 
     def body() -> None:
@@ -75,30 +76,30 @@ def killed_at(number: int, folder: Path) -> Callable[[], None]:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
-        train(folder)
+        train(folder, save_async)
 
     return body
 
 
-def finish(folder: Path) -> dict[str, torch.Tensor]:
+def finish(folder: Path, save_async: bool) -> dict[str, torch.Tensor]:
     path = folder.parent / f"{folder.name}-end.pt"
-    status = in_a_child(lambda: torch.save(train(folder), path))
+    status = in_a_child(lambda: torch.save(train(folder, save_async), path))
     assert status == 0, "the restarted run failed; its error is above"
     return torch.load(path)
 
 
-def check(tmp_path: Path, numbers: range) -> int:
+def check(tmp_path: Path, numbers: range, save_async: bool = False) -> int:
     """Kills at each of the events, restarts, compares; returns how many kills left half a file."""
     # Before the first fork, so that the children find imported what a run imports lazily.
     with warnings.catch_warnings():
-        expected = train(tmp_path / "unbroken")
+        expected = train(tmp_path / "unbroken", save_async)
     halves = 0
     for number in numbers:
         folder = tmp_path / f"killed-{number}"
-        status = in_a_child(killed_at(number, folder))
+        status = in_a_child(killed_at(number, folder, save_async))
         assert os.WIFSIGNALED(status), f"the run has fewer than {number} events"
         halves += any(is_leftover(path) for path in folder.glob("*") if folder.exists())
-        weights = finish(folder)
+        weights = finish(folder, save_async)
         for name, tensor in expected.items():
             assert torch.equal(weights[name], tensor), f"kill {number}: {name} differs"
         assert {path.name for path in folder.iterdir()} in SAVED, f"kill {number}"
@@ -109,6 +110,15 @@ def test_killed_and_restarted(tmp_path: Path) -> None:
     assert check(tmp_path, range(5, 125, 17)) > 0
 
 
+def test_killed_while_a_thread_writes(tmp_path: Path) -> None:
+    check(tmp_path, range(11, 110, 33), save_async=True)
+
+
 @pytest.mark.slow
 def test_killed_anywhere_and_restarted(tmp_path: Path) -> None:
     assert check(tmp_path, range(1, 130)) > 10
+
+
+@pytest.mark.slow
+def test_killed_anywhere_while_a_thread_writes(tmp_path: Path) -> None:
+    assert check(tmp_path, range(1, 115), save_async=True) > 10
