@@ -27,12 +27,12 @@ help:  ## Show this list
 
 install: $(INSTALLED)  ## Make .venv from requirements.lock (the other targets do it by themselves)
 
-# Plain pip, no resolver: everything is pinned. The second line adds the CUDA packages that torch
+# Plain pip, no resolver: everything is pinned; DeepSpeed compiles its kernels when they are used. The second line adds the CUDA packages that torch
 # asks for on a GPU machine; elsewhere it finds nothing to do.
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --no-compile --no-deps --requirement requirements.lock
+	DS_BUILD_OPS=0 $(PIP) install --quiet --no-compile --no-deps --requirement requirements.lock
 	$(PIP) install --quiet --no-compile --constraint requirements.lock torch
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	$(PIP) check

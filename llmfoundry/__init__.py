@@ -37,6 +37,7 @@ __getattr__ = handed_on(
             "models",
             "optim",
             "tokenizers",
+            "tp",
             "utils",
         )
     }

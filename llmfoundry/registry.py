@@ -200,4 +200,7 @@ save_planners = _registry(
 tp_strategies = _registry(
     "tp_strategies",
     "Tensor-parallel plans: model -> {module name: torch ParallelStyle}.",
+    ffn="llmfoundry.tp.ffn:ffn_tp_strategy",
+    llama="llmfoundry.tp.llama:llama_tp_strategy",
+    mpt="llmfoundry.tp.mpt:mpt_tp_strategy",
 )

@@ -118,7 +118,7 @@ class CheckpointedState(Serializable):
     def _gathering(self) -> dict[str, bool]:
         return {
             "full": self.fsdp_state_dict_type == "full",
-            "cpu_offload": self.fsdp_enabled,
+            "cpu_offload": self.fsdp_state_dict_type == "full",
         }
 
     def get_model_state_dict(self) -> dict[str, Any]:

@@ -36,6 +36,11 @@ from composer.core.checkpointed_state import CheckpointedState
 from composer.core.duration import Time, ensure_time
 from composer.core.precision import Precision
 from composer.core.protocols import AlgorithmLike, CallbackLike, EvaluatorLike, ProfilerLike
+from composer.core.sharded_state import (
+    fsdp_state_dict_type_context,
+    get_fsdp_full_optim_state_dict,
+    get_fsdp_sharded_optim_state_dict,
+)
 from composer.core.time_unit import TimeUnit
 from composer.core.timestamp import Timestamp
 from composer.core.watched_list import WatchedList
@@ -43,9 +48,18 @@ from composer.devices.device import Device
 from composer.utils import dist
 from composer.utils.batch_helpers import batch_get, batch_set
 from composer.utils.iter_helpers import ensure_tuple
-from composer.utils.parallelism import ParallelismConfig, parse_parallelism_config
+from composer.utils.parallelism import (
+    ParallelismConfig,
+    parse_parallelism_config,
+    settle_parallelism,
+)
 
-__all__ = ["State"]
+__all__ = [
+    "State",
+    "fsdp_state_dict_type_context",
+    "get_fsdp_full_optim_state_dict",
+    "get_fsdp_sharded_optim_state_dict",
+]
 
 _SERIALIZED = (
     "model",
@@ -156,11 +170,13 @@ class State(CheckpointedState):
         self.total_loss_dict: dict[str, float] = {}
         self.metric_outputs: dict[str, Any] = {}
 
-        parallelism = parse_parallelism_config(parallelism_config)
+        parallelism = settle_parallelism(parse_parallelism_config(parallelism_config), save_metrics)
         self._fsdp_config = parallelism and parallelism.fsdp
         self._fsdp2_config = parallelism and parallelism.fsdp2
         self.tp_config = parallelism and parallelism.tp
+        self.cp_config = parallelism and parallelism.cp
         self.device_mesh: Any = None
+        """The ranks with their named axes, once the model is spread over them."""
         self.fsdp_modules: dict[str, torch.nn.Module] = {}
         self.automicrobatch_fsdp_hook_handles: list[Any] = []
 

@@ -67,7 +67,7 @@ def data_axes(mesh: Any) -> Any:
     Ranks of one context group hold parts of one sequence. To the weights that is one more way of
     sharing a batch, so they shard over those ranks too.
     """
-    names = mesh.mesh_dim_names
+    names = [axis for axis in mesh.mesh_dim_names if axis != REPLICATE or mesh[axis].size() > 1]
     if CONTEXT in names:
         folded = mesh[SHARD, CONTEXT]._flatten("data_parallel_shard_context")
         return mesh._concatenate([mesh[REPLICATE], folded]) if REPLICATE in names else folded

@@ -26,6 +26,7 @@ from composer.utils.parallelism import FSDP2Config
 
 __all__ = [
     "get_full_state_dict",
+    "have_all_ranks_agree",
     "log_execution_time",
     "parallelize_composer_model",
     "parallelize_model",
@@ -67,6 +68,36 @@ def update_sync_module_states_if_needed(model: torch.nn.Module, fsdp_config: FSD
     if not fsdp_config.sync_module_states:
         log.info("Only rank 0 has weights: sync_module_states is switched on.")
         fsdp_config.sync_module_states = True
+
+
+def have_all_ranks_agree(model: torch.nn.Module, device: torch.device) -> bool:
+    """Gives all ranks rank 0's weights if they built different ones, as DDP does.
+
+    Cut from weights that differ, the shards would make up a model that nobody built.
+
+    Args:
+        model: The model, not sharded yet; if a rank has it on ``meta``, nothing is done.
+        device: Where this rank's process group takes tensors from.
+
+    Returns:
+        Whether all ranks have weights, which then are the same.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    is_meta = any(tensor.is_meta for tensor in tensors)
+    # The first numbers of each tensor tell apart what different seeds or files gave.
+    prints = None if is_meta else [float(t.detach().flatten()[:64].double().sum()) for t in tensors]
+    found = dist.all_gather_object(prints)
+    if None in found:
+        return False
+    if len(set(map(str, found))) == 1:
+        return True
+    log.info("The ranks built different weights: rank 0's are sent to all.")
+    with torch.no_grad():
+        for tensor in tensors:
+            sent = tensor.detach().to(device)
+            dist.broadcast(sent, 0)
+            tensor.copy_(sent)
+    return True
 
 
 @contextlib.contextmanager
@@ -167,12 +198,12 @@ def parallelize_composer_model(
         activation_checkpointing_check_fn=(
             generate_composer_model_check_fn(composer_model) if recomputes else None
         ),
-        param_init_fn=_init_fn_of(composer_model),
+        param_init_fn=init_fn_of(composer_model),
         compile_blocks=compile_blocks,
     )
 
 
-def _init_fn_of(composer_model: torch.nn.Module) -> InitFn | None:
+def init_fn_of(composer_model: torch.nn.Module) -> InitFn | None:
     """Returns what initialises a module: its nearest parent's ``param_init_fn``, or itself."""
     speakers: dict[int, InitFn] = {}
 

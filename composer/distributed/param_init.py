@@ -31,8 +31,8 @@ def _on_meta(module: torch.nn.Module) -> list[torch.Tensor]:
 def meta_init(module: torch.nn.Module, param_init_fn: InitFn | None = None) -> None:
     """Makes memory for everything on ``meta`` in a module, and initialises it.
 
-    All ranks draw the same numbers, from rank 0's generator, so that a sharded model starts with
-    the values that it would have on one process.
+    All ranks draw the same numbers, from rank 0's generator of the CPU, so that a sharded model
+    starts with the values that it would have on one process, on whatever device it is.
 
     Args:
         module: The module, sharded or not; what is not on ``meta`` stays as it is.
@@ -66,6 +66,9 @@ def meta_init(module: torch.nn.Module, param_init_fn: InitFn | None = None) -> N
 
         # Children first: the order of Module.apply, in which a model initialises itself.
         module.apply(initialise_once)
+    for each in module.modules():
+        if id(each) in names:
+            _move_whole(each, device)
 
 
 @contextlib.contextmanager
@@ -82,8 +85,15 @@ def _rank_zero_numbers() -> Iterator[None]:
             torch.set_rng_state(own_state)
 
 
+def _move_whole(module: torch.nn.Module, device: torch.device) -> None:
+    for tensor in _own_tensors(module).values():
+        if as_sharded(tensor) is None:
+            tensor.data = tensor.data.to(device)
+
+
 def _empty(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    made = torch.empty_like(tensor, device=device)
+    is_whole = as_sharded(tensor) is None
+    made = torch.empty_like(tensor, device="cpu" if is_whole else device)
     # What nobody initialises would otherwise go unseen: fresh memory often is zero.
     return made.fill_(math.nan) if made.is_floating_point() else made
 
@@ -144,9 +154,7 @@ def _initialise(module: torch.nn.Module, name: str, param_init_fn: InitFn | None
         if parameter is not None and as_sharded(parameter) is not None
     }
     for key, parameter in sharded.items():
-        whole = torch.full(
-            parameter.shape, math.nan, dtype=parameter.dtype, device=_local(parameter).device
-        )
+        whole = torch.full(parameter.shape, math.nan, dtype=parameter.dtype)
         module._parameters[key] = torch.nn.Parameter(whole, parameter.requires_grad)
     if param_init_fn is None:
         reset_parameters(module)
@@ -163,8 +171,3 @@ def _initialise(module: torch.nn.Module, name: str, param_init_fn: InitFn | None
         assert whole is not None
         write_shard(parameter, whole)
         module._parameters[key] = parameter
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    sharded = as_sharded(parameter)
-    return parameter if sharded is None else sharded.to_local()

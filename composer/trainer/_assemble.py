@@ -19,8 +19,12 @@ from composer.core.protocols import KeepsCheckpoints
 from composer.core.state import State
 from composer.devices.device import Device
 from composer.devices.factory import get_device
+from composer.distributed.combinations import Feature, check_combination
 from composer.distributed.compiling import compile_model
 from composer.distributed.ddp import DDPSyncStrategy, prepare_ddp_module
+from composer.distributed.deepspeed import prepare_deepspeed
+from composer.distributed.deepspeed_settings import engine_settings, threshold_of_clipping
+from composer.distributed.plan import plan_parallelism
 from composer.loggers.console_logger import ConsoleLogger
 from composer.loggers.progress_bar_logger import ProgressBarLogger
 from composer.loggers.remote_uploader_downloader import (
@@ -28,7 +32,9 @@ from composer.loggers.remote_uploader_downloader import (
 )
 from composer.models.base import ComposerModel
 from composer.optim.decoupled_weight_decay import DecoupledSGDW
+from composer.optim.grad_scaler import takes_closure
 from composer.trainer._evaluators import parse_evaluators
+from composer.trainer._in_step import share_batches
 from composer.trainer._memory import supports_finding_a_size
 from composer.trainer._metrics import metrics_of_evaluators, metrics_on_device
 from composer.trainer._microbatching import parse_microbatch_size
@@ -48,30 +54,38 @@ from composer.trainer._schedules import compile_schedulers, scaled_duration, ste
 from composer.utils import dist, reproducibility
 from composer.utils.file_helpers import is_uri, parse_uri
 from composer.utils.iter_helpers import ensure_tuple
+from composer.utils.model_wrapper import ModelWrapper
+from composer.utils.parallelism import ParallelismConfig, parse_parallelism_config
+from composer.utils.phases import phase
 
 log = logging.getLogger(__name__)
 
 
+@phase("starting the trainer")
 def assemble(options: TrainerOptions) -> Run:
     """Builds everything up to the first step: state, engine, loaders, weights, wrappers."""
     _set_log_level(options.logging.python_log_level)
     device = get_device(options.system.device)
     precision = _choose_precision(options.system.precision, device)
     model, compile_config = _unwrap_compiled(options.model, options.system.compile_config)
-    if dist.get_world_size() > 1:
+    parallelism = parse_parallelism_config(options.system.parallelism_config)
+    if dist.get_world_size() > 1 or options.system.deepspeed_config:
         dist.initialize_dist(device, options.system.dist_timeout)
     seed = _seed(options.system)
     optimizers = _optimizers(model, options.optim.optimizers)
-    model = device.module_to_device(model)
-    for optimizer in optimizers:
-        device.optimizer_to_device(optimizer)
-    state = _make_state(options, model, optimizers, device, precision, seed)
+    if parallelism is None and not any(p.is_meta for p in model.parameters()):
+        model = device.module_to_device(model)
+        for optimizer in optimizers:
+            device.optimizer_to_device(optimizer)
+    state = _make_state(options, model, optimizers, device, precision, seed, parallelism)
     saver = _add_callbacks(state, options)
     run = Run(state, _make_engine(state, options), saver)
+    _plan(run)
     _announce(run, options)
     _set_data(run, options)
     _set_schedules(run, options)
     state.scaler = make_scaler(state)
+    compile_config = _spread(run, options, compile_config)
     run.engine.run_event(Event.BEFORE_LOAD)
     resume(run, options)
     run.engine.run_event(Event.AFTER_LOAD)
@@ -155,6 +169,7 @@ def _make_state(
     device: Device,
     precision: Precision,
     seed: int,
+    parallelism: ParallelismConfig | None,
 ) -> State:
     return State(
         model=model,
@@ -166,6 +181,7 @@ def _make_state(
         optimizers=optimizers,
         algorithms=as_list(options.optim.algorithms),
         save_metrics=options.checkpoint.save_metrics,
+        parallelism_config=parallelism,
     )
 
 
@@ -233,6 +249,7 @@ def _make_saver(options: CheckpointOptions) -> CheckpointSaver:
         ignore_keys=options.save_ignore_keys,
         save_interval=options.save_interval,
         num_checkpoints_to_keep=options.save_num_checkpoints_to_keep,
+        save_async=options.save_async,
     )
 
 
@@ -319,6 +336,7 @@ def set_microbatch_size(run: Run, size: Any) -> None:
 def set_train_data(run: Run, loader: Any, label: str, subset_num_batches: int) -> None:
     """Makes a loader the one to train on."""
     run.train_spec = ensure_data_spec(loader)
+    share_batches(run.state, run.train_spec)
     run.state.set_dataloader(run.train_spec.dataloader, label, subset_num_batches)
     run.state.train_dataloader = run.state.dataloader
 
@@ -362,6 +380,89 @@ def compile_waiting_schedulers(run: Run) -> None:
     run.state.max_duration = scaled_duration(run.state.max_duration, ratio)
 
 
+def _plan(run: Run) -> None:
+    """Settles how the model will be spread: who shares a batch must be known before data is."""
+    state = run.state
+    settings = ParallelismConfig(
+        fsdp=state._fsdp_config, fsdp2=state._fsdp2_config, tp=state.tp_config, cp=state.cp_config
+    )
+    run.plan = plan_parallelism(settings, state.device._device.type)
+    state.device_mesh = run.plan.mesh
+
+
+def _spread(
+    run: Run, options: TrainerOptions, compile_config: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Spreads the model over the ranks if that is asked for; returns what is left to compile."""
+    state = run.state
+    _check_combination(run, options, compile_config)
+    run.is_compiled = run.plan.spread(
+        run.model,
+        state.optimizers[0] if state.optimizers else None,
+        device=state.device._device,
+        precision=state.precision,
+        seed=state.rank_zero_seed,
+        compile_config=compile_config,
+    )
+    if run.plan.sharding is None:
+        state.model = state.device.module_to_device(run.model)
+        for optimizer in state.optimizers:
+            state.device.optimizer_to_device(optimizer)
+    if options.system.deepspeed_config:
+        _hand_to_deepspeed(run, options.system.deepspeed_config)
+    return None if run.is_compiled else compile_config
+
+
+def _hand_to_deepspeed(run: Run, given: dict[str, Any]) -> None:
+    """Has DeepSpeed train the model, under the settings given and those of the Trainer."""
+    state = run.state
+    if not state.optimizers:
+        raise ValueError("deepspeed_config needs an optimizer, and there is nothing to train.")
+    loader = None if run.train_spec is None else run.train_spec.dataloader
+    settings = engine_settings(
+        given,
+        precision=state.precision,
+        clipping=threshold_of_clipping(state.algorithms),
+        microbatch_size=state.device_train_microbatch_size,
+        batch_size=getattr(loader, "batch_size", None),
+    )
+    state.model = prepare_deepspeed(run.model, state.optimizers[0], settings, state.device._device)
+    state.scaler = None  # the engine scales fp16 losses
+
+
+def _check_combination(
+    run: Run, options: TrainerOptions, compile_config: dict[str, Any] | None
+) -> None:
+    """Refuses what does not go together with the way in which the model is spread."""
+    state = run.state
+    names, watchers = (
+        {kind.__name__ for each in plugins for kind in type(each).__mro__}
+        for plugins in (state.algorithms, state.callbacks)
+    )
+    is_meta = any(parameter.is_meta for parameter in run.model.parameters())
+    asked = {
+        Feature.META: is_meta,
+        Feature.MIXED: len(set(dist.all_gather_object(is_meta))) > 1,
+        Feature.COMPILING: compile_config is not None,
+        Feature.AUTO_SIZE: state.auto_microbatching
+        or any(evaluator.auto_microbatching for evaluator in state.evaluators),
+        Feature.CLOSURE: any(takes_closure(optimizer) for optimizer in state.optimizers),
+        Feature.SECOND_ORDER: any(a.backwards_create_graph for a in state.algorithms),
+        Feature.UNUSED_PARAMETERS: any(a.find_unused_parameters for a in state.algorithms),
+        Feature.WEIGHT_COPIES: not names.isdisjoint({"EMA", "SWA"}),
+        Feature.FREEZING: "LayerFreezing" in names,
+        Feature.SYNC_STRATEGY: options.system.ddp_sync_strategy is not None,
+        Feature.SAVED_METRICS: state.save_metrics,
+        Feature.ZERO: bool(options.system.deepspeed_config),
+        Feature.READING_GRADIENTS: not watchers.isdisjoint(
+            {"OptimizerMonitor", "StabilityMonitor"}
+        ),
+    }
+    check_combination(
+        run.plan.features() | {feature for feature, is_asked in asked.items() if is_asked}
+    )
+
+
 def _wrap(run: Run, options: SystemOptions, compile_config: dict[str, Any] | None) -> None:
     """Wraps the model for its replicas, then compiles it in place (names stay as they are)."""
     state = run.state
@@ -370,8 +471,10 @@ def _wrap(run: Run, options: SystemOptions, compile_config: dict[str, Any] | Non
     strategy = options.ddp_sync_strategy
     run.finds_unused_parameters = unused
     run.ddp_sync_strategy = default if strategy is None else DDPSyncStrategy(strategy)
-    if dist.get_world_size() > 1:
+    is_spread = run.plan.sharding is not None or isinstance(state.model, ModelWrapper)
+    if dist.get_world_size() > 1 and not is_spread:
         state.model = prepare_ddp_module(run.model, unused)
-    run.is_compiled = compile_config is not None
+    if compile_config is not None:
+        run.is_compiled = True
     if compile_config is not None:
         compile_model(state.model, compile_config)

@@ -13,6 +13,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.event import Event
 from composer.core.state import State
+from composer.trainer._in_step import check_shared, copies_of_a_batch
 from composer.utils import dist
 
 Number = int | float
@@ -104,6 +105,7 @@ class BatchFeed:
         self.count_targets = count_targets
         self.counts_samples_as_targets = count_targets == data_spec.get_num_samples_in_batch
         self.world_size = dist.get_world_size()
+        self.copies = copies_of_a_batch(state)
         self.after_skip = after_skip
         self.exhausted = False
         """True once a rank's loader had no further batch in this epoch."""
@@ -147,6 +149,8 @@ class BatchFeed:
                 batch = next(iterator, _NOTHING)
             if batch is not _NOTHING:
                 batch = self.data_spec.batch_transforms(batch)
+            if index == first:
+                check_shared(state, None if batch is _NOTHING else batch)
             counts = self._count_over_ranks(batch)
             if counts is None:
                 self.engine.run_marker_only_event(Event.AFTER_DATALOADER)
@@ -174,9 +178,10 @@ class BatchFeed:
         packed = torch.tensor([float(has_batch), samples, tokens, targets], dtype=torch.float64)
         packed = self.state.device.tensor_to_device(packed)
         dist.all_reduce(packed, "SUM")
-        ranks, all_samples, all_tokens, all_targets = packed.tolist()
+        ranks, *sums = packed.tolist()
         if ranks < self.world_size:
             return None
+        all_samples, all_tokens, all_targets = (total / self.copies for total in sums)
         return Counts(
             whole_count(all_samples), whole_count(all_tokens), all_targets, int(tokens), targets
         )

@@ -21,11 +21,13 @@ from composer.core.time import Timestamp
 from composer.models.base import ComposerModel
 from composer.trainer._clock import total_over_ranks
 from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
+from composer.trainer._in_step import InStep, Pass, copies_of_a_batch, share_batches
 from composer.trainer._memory import is_out_of_memory
 from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
 from composer.trainer._microbatching import split_batch
 from composer.utils import dist
 from composer.utils.misc import model_eval_mode
+from composer.utils.phases import phase
 
 _NOTHING: Any = object()
 
@@ -88,6 +90,7 @@ class EvalLoop:
         self.engine.run_event(Event.EVAL_AFTER_ALL)
         return True
 
+    @phase("evaluating")
     def run(self, evaluator: Evaluator, subset_num_batches: int | None) -> None:
         """Evaluates once and logs ``metrics/<label>/<name>``; training finds its batch again."""
         state = self.state
@@ -110,6 +113,8 @@ class EvalLoop:
         for metric in metrics.values():
             metric.reset()
         started, count, drawn = perf_counter(), 0, 0
+        share_batches(state, evaluator.dataloader)
+        in_step, copies = InStep(state), copies_of_a_batch(state)
         duplicates = _duplicate_of_rank(evaluator.dataloader)
         for batch in self._batches(evaluator.dataloader.dataloader):
             samples = tokens = 0
@@ -122,11 +127,18 @@ class EvalLoop:
                 has_duplicate = drawn == duplicates
                 state.batch = batch
                 self.engine.run_event(Event.EVAL_BATCH_START)
-                self._eval_batch(evaluator, metrics, has_duplicate)
+                self._eval_batch(evaluator, metrics, has_duplicate, in_step)
                 samples -= int(has_duplicate)
+            else:
+                self._repeat(evaluator.dataloader, in_step)
             now = perf_counter()
             state.eval_timestamp = state.eval_timestamp.to_next_batch(
-                *total_over_ranks(state.device, samples, tokens, timedelta(seconds=now - started))
+                *total_over_ranks(
+                    state.device,
+                    samples / copies,
+                    tokens / copies,
+                    timedelta(seconds=now - started),
+                )
             )
             started = now
             if batch is not _NOTHING:
@@ -147,26 +159,33 @@ class EvalLoop:
         with own_random_state(epoch_seed(state.seed, batch)):
             yield from batches_in_step(state, loader)
 
+    def _repeat(self, data_spec: DataSpec, in_step: InStep) -> None:
+        """Runs passes that count nothing, for ranks that still have a batch."""
+        for each in in_step.passes(()):
+            self._forward(data_spec, each.microbatch)
+
     def _eval_batch(
-        self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool
+        self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool, in_step: InStep
     ) -> None:
         state, data_spec, whole = self.state, evaluator.dataloader, self.state.batch
         if has_duplicate:  # a batch of nothing but the repeated sample still runs, uncounted
             kept = data_spec.get_num_samples_in_batch(whole) - 1
             metrics = metrics if kept > 0 else {}
             state.batch = data_spec.split_batch(whole, kept)[0] if kept > 0 else whole
-        waiting = deque(split_batch(data_spec, state.batch, evaluator.device_eval_microbatch_size))
+        size = evaluator.device_eval_microbatch_size
+        waiting = deque(in_step.passes(split_batch(data_spec, state.batch, size)))
         while waiting:
-            microbatch = waiting.popleft()
+            microbatch, counts = waiting.popleft()
             try:
                 self._forward(data_spec, microbatch)
             except Exception as error:
                 if not (evaluator.auto_microbatching and is_out_of_memory(error)):
                     raise
                 size = _halve(evaluator, data_spec.get_num_samples_in_batch(microbatch), error)
-                waiting.extendleft(reversed(data_spec.split_batch(microbatch, size)))
+                parts = data_spec.split_batch(microbatch, size)
+                waiting.extendleft(Pass(part, counts) for part in reversed(parts))
             else:
-                self._update(metrics)
+                self._update(metrics if counts else {})
         if evaluator.auto_microbatching:
             size = evaluator.device_eval_microbatch_size
             self.logger.log_metrics(
@@ -252,6 +271,7 @@ class PredictLoop:
         self.module = module  # without wrappers, whose forward passes would wait for other ranks
         self.autocast = autocast
 
+    @phase("predicting")
     def run(self, data_spec: DataSpec, subset_num_batches: int, return_outputs: bool) -> list[Any]:
         """Returns the outputs of each batch on the CPU, or nothing if they are not to be kept."""
         state = self.state
@@ -267,6 +287,8 @@ class PredictLoop:
     def _predict(self, data_spec: DataSpec, return_outputs: bool) -> list[Any]:
         state, fire, kept = self.state, self.engine.run_event, []
         fire(Event.PREDICT_START)
+        share_batches(state, data_spec)
+        in_step, copies = InStep(state), copies_of_a_batch(state)
         started = perf_counter()
         for loaded in batches_in_step(state, data_spec.dataloader):
             samples = tokens = 0
@@ -277,14 +299,23 @@ class PredictLoop:
                 tokens = data_spec.get_num_tokens_in_batch(state.batch)
                 fire(Event.PREDICT_BATCH_START)
                 fire(Event.PREDICT_BEFORE_FORWARD)
+                in_step.passes([state.batch])
                 with self.autocast():
                     state.outputs = self.module(state.batch)
                 fire(Event.PREDICT_AFTER_FORWARD)
                 if return_outputs:
                     kept.append(_to_cpu(state.outputs))
+            else:
+                for each in in_step.passes(()):
+                    self.module(each.microbatch)
             now = perf_counter()
             state.predict_timestamp = state.predict_timestamp.to_next_batch(
-                *total_over_ranks(state.device, samples, tokens, timedelta(seconds=now - started))
+                *total_over_ranks(
+                    state.device,
+                    samples / copies,
+                    tokens / copies,
+                    timedelta(seconds=now - started),
+                )
             )
             started = now
             if loaded is not _NOTHING:

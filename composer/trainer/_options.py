@@ -94,6 +94,7 @@ class CheckpointOptions:
     save_num_checkpoints_to_keep: int
     save_metrics: bool
     autoresume: bool
+    save_async: bool
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,16 @@ class SystemOptions:
     dist_timeout: float
     ddp_sync_strategy: Any
     compile_config: dict[str, Any] | None
+    deepspeed_config: dict[str, Any] | None
 
     def __post_init__(self):
-        if self.parallelism_config:
-            raise ValueError(
-                f"parallelism_config={self.parallelism_config!r}: sharding is not available in "
-                "this version; leave the argument out to train with one replica a device (DDP)."
-            )
         if self.seed is not None and not 0 <= self.seed <= 2**32 - 1:
             raise ValueError(f"seed={self.seed}; it must lie between 0 and 2**32 - 1.")
+        if self.parallelism_config and self.deepspeed_config:
+            raise ValueError(
+                "parallelism_config and deepspeed_config both say how the model is spread; give "
+                "one of them."
+            )
 
 
 @dataclass(frozen=True)

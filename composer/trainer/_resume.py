@@ -5,15 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 from composer.checkpoint import whole_run as checkpoint
-from composer.checkpoint.autoresume import find_autoresume_checkpoint, find_remote_checkpoint
+from composer.checkpoint.autoresume import (
+    find_autoresume_checkpoint,
+    find_remote_checkpoint,
+    is_later,
+)
 from composer.core.logger_destination import LoggerDestination
 from composer.trainer._options import CheckpointOptions, TrainerOptions
 from composer.trainer._run import Run
 from composer.trainer._run_name import given_run_name
+from composer.utils.phases import phase
 
 log = logging.getLogger(__name__)
 
 
+@phase("loading the checkpoint")
 def resume(run: Run, options: TrainerOptions) -> None:
     """Loads the checkpoint that autoresume finds, otherwise ``load_path``, if there is one."""
     wanted = options.checkpoint
@@ -55,16 +61,24 @@ def _find(run: Run, options: TrainerOptions) -> tuple[str, Any] | None:
     _check_autoresume(run, options.checkpoint, options.logging.run_name)
     saver, run_name = run.saver, run.state.run_name
     assert saver is not None and saver.latest_filename is not None
+    templates = saver.templates(run.state)
     path = find_autoresume_checkpoint(
         saver.folder,
         saver.latest_filename.filename,
         run_name,
-        filename=saver.filename.filename,
+        filename=templates,
         overwrite=saver.overwrite,
     )
-    if path is not None:
-        return path, None
-    if saver.latest_remote_file_name is None:
+    remote = _find_remote(run)
+    if remote is None or (path is not None and not is_later(remote[0], path, templates, run_name)):
+        return None if path is None else (path, None)
+    return remote
+
+
+def _find_remote(run: Run) -> tuple[str, Any] | None:
+    """Returns the newest checkpoint that the run's stores have whole, and its store."""
+    saver, run_name = run.saver, run.state.run_name
+    if saver is None or saver.latest_remote_file_name is None:
         return None
     destinations = [d for d in run.engine.logger.destinations if isinstance(d, LoggerDestination)]
     sources = [getattr(destination, "remote_backend", destination) for destination in destinations]

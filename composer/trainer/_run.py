@@ -13,9 +13,12 @@ from composer.core.precision import get_precision_context
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.distributed.ddp import DDPSyncStrategy, ddp_no_sync, ddp_sync_context
+from composer.distributed.deepspeed import ZeroModel
+from composer.distributed.plan import Plan
 from composer.models.base import ComposerModel
 from composer.trainer._dataloading import BatchFeed
 from composer.trainer._eval_loop import EvalLoop, PredictLoop
+from composer.trainer._in_step import InStep
 from composer.trainer._memory import AgreedAttempt
 from composer.trainer._metrics import TrainMetrics
 from composer.trainer._microbatching import AutoSize, FixedSize, MemoryRecord, split_batch
@@ -24,6 +27,7 @@ from composer.trainer._targets import Weigher, target_counter
 from composer.trainer._train_loop import TrainLoop
 from composer.trainer._train_step import TrainStep
 from composer.utils import reproducibility
+from composer.utils.model_wrapper import ModelWrapper
 
 
 class Run:
@@ -37,6 +41,8 @@ class Run:
         self.state = state
         self.engine = engine
         self.saver = saver
+        self.plan = Plan()
+        """How the model is spread over the ranks."""
         self.memory = MemoryRecord()
         self.train_spec: DataSpec | None = None
         self.schedule_unit = TimeUnit.BATCH
@@ -57,7 +63,7 @@ class Run:
     def model(self) -> ComposerModel:
         """The model without wrappers; an algorithm may have put another in ``state.model``."""
         model: Any = self.state.model
-        return model.module if isinstance(model, DistributedDataParallel) else model
+        return model.module if isinstance(model, (DistributedDataParallel, ModelWrapper)) else model
 
     def autocast(self, **settings: Any) -> Callable[[], AbstractContextManager[Any]]:
         """Returns the function that makes the precision context of a forward pass."""
@@ -89,7 +95,7 @@ class Run:
         assert self.train_spec is not None
         state, engine = self.state, self.engine
         count = target_counter(self.model, self.train_spec, on_tokens)
-        weigher = Weigher(state, count, recount=bool(state.algorithms))
+        weigher = Weigher(state, count, recount=bool(state.algorithms), in_step=InStep(state))
         autocast = self.autocast()
         metrics = TrainMetrics(state, engine.logger, self.model, autocast)
         step = TrainStep(
@@ -98,7 +104,7 @@ class Run:
             module=self.model,
             autocast=autocast,
             to_device=self._to_device,
-            gradient_sync=partial(_gradient_sync, state, self.ddp_sync_strategy),
+            gradient_sync=self._gradient_sync(),
             attempt=nullcontext,
             weigher=weigher,
             scaling=scaling_of(state),
@@ -115,6 +121,11 @@ class Run:
             metrics=metrics,
             schedule_unit=self.schedule_unit,
         )
+
+    def _gradient_sync(self) -> Callable[[bool, bool], AbstractContextManager[Any]]:
+        if isinstance(self.state.model, ZeroModel):
+            return self.state.model.at_microbatch
+        return partial(_gradient_sync, self.state, self.ddp_sync_strategy)
 
     def _sizer(self, step: TrainStep) -> FixedSize:
         """Chooses how batches are cut; finding the size needs a step that all ranks agree on."""

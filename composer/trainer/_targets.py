@@ -8,6 +8,7 @@ import torch
 from composer.core.data_spec import DataSpec
 from composer.core.state import State
 from composer.trainer._dataloading import Counts, Number
+from composer.trainer._in_step import InStep, copies_of_a_batch
 from composer.utils import dist
 
 
@@ -18,6 +19,8 @@ class Weighted(NamedTuple):
     weight: float | torch.Tensor
     is_empty: bool
     """True if the micro-batch has no target: its loss, a mean over nothing, counts as zero."""
+    is_repeated: bool = False
+    """True if it was there before, and runs again because other ranks have more of them."""
 
     def share_of(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the loss times the weight; a whole batch's loss without another operation."""
@@ -61,13 +64,18 @@ class Weigher:
         recount: whether algorithms may have changed the batch since it was loaded and counted, so
             that its targets, and their sum over the ranks, must be counted again (one small
             all-reduce that stays on the device).
+        in_step: has all ranks run equally many passes, where they must.
     """
 
-    def __init__(self, state: State, count: Callable[[Any], Number], recount: bool):
+    def __init__(
+        self, state: State, count: Callable[[Any], Number], recount: bool, in_step: InStep
+    ):
         self.state = state
         self.count = count
         self.recount = recount
+        self.in_step = in_step
         self.world_size = dist.get_world_size()
+        self.num_batches = self.world_size // copies_of_a_batch(state)
         self.loaded: Counts | None = None
         """What the current batch held when it was loaded."""
 
@@ -80,16 +88,19 @@ class Weigher:
             counts = [self.count(microbatch) for microbatch in microbatches]
         denominator = self._denominator(sum(counts))
         pairs = [pair for pair in zip(microbatches, counts, strict=True) if pair[1] > 0]
+        weighted = [Weighted(batch, n / denominator, is_empty=False) for batch, n in pairs]
         if not pairs:  # the backward pass must run on every rank, or the others wait for it
-            return [Weighted(microbatches[0], 0.0, is_empty=True)]
-        return [Weighted(batch, count / denominator, is_empty=False) for batch, count in pairs]
+            weighted = [Weighted(microbatches[0], 0.0, is_empty=True)]
+        passes = self.in_step.passes([each.batch for each in weighted])
+        repeated = (each.microbatch for each in passes if not each.counts)
+        return weighted + [Weighted(batch, 0.0, True, is_repeated=True) for batch in repeated]
 
     def _denominator(self, local: Number) -> Any:
         if self.world_size == 1:
             return local
         if not self.recount:
             assert self.loaded is not None
-            return self.loaded.targets / self.world_size
+            return self.loaded.targets / self.num_batches
         total = self.state.device.tensor_to_device(torch.tensor(float(local)))
         dist.all_reduce(total, "SUM")
         return total / self.world_size

@@ -112,7 +112,8 @@ class TrainStep:
             for index, item in enumerate(weighted):
                 with self.gradient_sync(index == len(weighted) - 1, ddp_sync):
                     seen_by_metrics = self._microbatch(item, losses)
-                self.metrics.update(seen_by_metrics, self.state.outputs)
+                if not item.is_repeated:
+                    self.metrics.update(seen_by_metrics, self.state.outputs)
         self.state.batch = whole
         self.state.batch_loss = losses.parts["total"]
         self.scaling.unscale()
@@ -136,7 +137,7 @@ class TrainStep:
         fire(Event.BEFORE_BACKWARD)
         named = named_losses(state.loss)
         total = torch.nan_to_num(named.total) if item.is_empty else named.total
-        self.scaling.scale(item.share_of(total)).backward(create_graph=self.create_graph)
+        self.scaling.backward(item.share_of(total), create_graph=self.create_graph)
         fire(Event.AFTER_BACKWARD)
         if item.is_empty:
             named.parts = {name: torch.nan_to_num(part) for name, part in named.parts.items()}

@@ -57,7 +57,9 @@ from composer.utils import dist
 from composer.utils.auto_log_hparams import extract_hparams
 from composer.utils.inference import ExportFormat, Transform, export_with_logger
 from composer.utils.iter_helpers import ensure_tuple
+from composer.utils.model_wrapper import ModelWrapper
 from composer.utils.object_store.object_store import ObjectStore
+from composer.utils.phases import phase
 
 # After the class, what programs and tests of Composer import from here, or replace.
 __all__ = [
@@ -128,6 +130,7 @@ class Trainer:
         save_metrics: whether the state of metrics is saved.
         autoresume: continues from the newest complete checkpoint of this run, if there is one; a
             run that is already finished says so and trains no further.
+        save_async: whether training goes on while a checkpoint is written; see CheckpointSaver.
         parallelism_config: how to shard the model; not available in this version.
         device: ``"cpu"``, ``"gpu"``, ``"mps"``, ... or a Device; by default a GPU if there is one.
         precision: ``"fp32"``, ``"amp_bf16"``, ``"amp_fp16"``, ``"amp_fp8"``; by default amp_fp16 on
@@ -146,6 +149,8 @@ class Trainer:
         python_log_level: sets up Python's logging for this package at a level.
         compile_config: arguments for torch.compile, and ``per_block: true`` to compile each block
             instead of the whole; None does not compile.
+        deepspeed_config: settings of DeepSpeed, which then trains with ZeRO 1, 2 or 3; sizes of
+            batches, precision and clipping are the Trainer's (see docs/deepspeed.md).
 
     Raises:
         ValueError: for arguments that contradict each other, the data or the device.
@@ -198,6 +203,7 @@ class Trainer:
         save_num_checkpoints_to_keep: int = -1,
         save_metrics: bool = False,
         autoresume: bool = False,
+        save_async: bool = False,
         parallelism_config: dict[str, Any] | None = None,
         device: str | Device | None = None,
         precision: str | Precision | None = None,
@@ -211,6 +217,7 @@ class Trainer:
         profiler: Any = None,
         python_log_level: str | None = None,
         compile_config: dict[str, Any] | None = None,
+        deepspeed_config: dict[str, Any] | None = None,
     ):
         self.auto_log_hparams = auto_log_hparams
         self.local_hparams = extract_hparams(locals()) if auto_log_hparams else {}
@@ -272,6 +279,7 @@ class Trainer:
                 save_num_checkpoints_to_keep,
                 save_metrics,
                 autoresume,
+                save_async,
             ),
             system=SystemOptions(
                 parallelism_config,
@@ -283,6 +291,7 @@ class Trainer:
                 dist_timeout,
                 ddp_sync_strategy,
                 compile_config,
+                deepspeed_config,
             ),
         )
         self._run = assemble(options)
@@ -439,9 +448,15 @@ class Trainer:
         if precision is not None:
             precision = Precision(precision)
             validate_precision(precision, state.device)
+            if isinstance(state.model, ModelWrapper) and precision is not state.precision:
+                raise ValueError(
+                    f"precision={precision.value} in Trainer.fit(): DeepSpeed was set up for "
+                    f"{state.precision.value}, and cannot change it. Give it to Trainer()."
+                )
             state.precision = precision
             state.scaler = make_scaler(state)
 
+    @phase("training")
     def _train(self, spin_dataloaders: bool) -> None:
         run, state = self._run, self.state
         assert run.train_spec is not None
@@ -589,6 +604,7 @@ class Trainer:
             output_names=output_names,
         )
 
+    @phase("closing the trainer")
     def close(self) -> None:
         """Closes callbacks and loggers and waits for the other ranks; events then are an error."""
         self.engine.close()

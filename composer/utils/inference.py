@@ -117,11 +117,12 @@ def export_for_inference(
         RuntimeError: If the exported model does not compute what the model does.
     """
     save_format = ExportFormat(save_format)
-    if is_model_ddp(model) or is_model_fsdp(model):
+    is_spread = any(hasattr(parameter, "ds_id") for parameter in model.parameters())  # ZeRO 3
+    if is_model_ddp(model) or is_model_fsdp(model) or is_spread:
         raise ValueError(
-            f"A {type(model).__name__} that is wrapped for DDP or sharded by FSDP cannot be "
-            "exported: give the model itself (trainer.export_for_inference takes DDP off), or save "
-            "a full checkpoint and load it into an unsharded model by load_path."
+            f"A {type(model).__name__} that is wrapped for DDP, or sharded by FSDP or DeepSpeed, "
+            "cannot be exported: give the model itself (trainer.export_for_inference takes DDP "
+            "off), or save a full checkpoint and load it into an unsharded model by load_path."
         )
     if sample_input is None and save_format is not ExportFormat.TORCHSCRIPT:
         raise ValueError(

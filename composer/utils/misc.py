@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from composer.utils.import_helpers import MissingConditionalImportError
 from composer.utils.lazy import handed_on
+from composer.utils.model_wrapper import ModelWrapper
 from composer.utils.string_enum import StringEnum
 
 __all__ = [
@@ -78,9 +79,9 @@ def is_model_fsdp(model: torch.nn.Module) -> bool:
 
 
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns the model that the user gave, without the wrappers of DDP and ``torch.compile``."""
+    """Returns the model that the user gave, without wrappers: DDP, ``torch.compile``, DeepSpeed."""
     while True:
-        if is_model_ddp(model):
+        if is_model_ddp(model) or isinstance(model, ModelWrapper):
             model = model.module  # type: ignore[assignment]  # DDP's module is a Module
         elif "_orig_mod" in model._modules:
             model = model._modules["_orig_mod"]  # type: ignore[assignment]  # set by torch.compile

@@ -7,17 +7,22 @@ All sharding is torch's ``fully_shard``. `FSDPConfig` keeps the keys that recipe
 from __future__ import annotations
 
 import difflib
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from composer.utils import dist
+
 __all__ = [
+    "CPConfig",
     "FSDP2Config",
     "FSDPConfig",
     "ParallelismConfig",
     "TPConfig",
     "parse_parallelism_config",
+    "settle_parallelism",
 ]
 
 _RESHARDS_OF_STRATEGY = {
@@ -66,15 +71,21 @@ _REFUSED = (
 """Keys that would change results and have no counterpart: they are refused if changed."""
 
 
-def _refuse_unknown(given: Mapping[str, Any], known: set[str], what: str) -> None:
+def _unknown(given: Mapping[str, Any], known: set[str], what: str) -> str | None:
+    """Returns what is to be said about keys that there are not; None if all are known."""
     unknown = sorted(given.keys() - known)
     if not unknown:
-        return
+        return None
     hints = []
     for key in unknown:
         close = difflib.get_close_matches(key, known, n=1)
         hints.append(f"{key!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
-    raise ValueError(f"{what} has no setting {', '.join(hints)}; it has {', '.join(sorted(known))}")
+    return f"{what} has no setting {', '.join(hints)}; it has {', '.join(sorted(known))}"
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: set[str], what: str) -> None:
+    if (said := _unknown(given, known, what)) is not None:
+        raise ValueError(said)
 
 
 def _check_state_dict_type(state_dict_type: str | None) -> None:
@@ -132,11 +143,13 @@ class FSDP2Config:
     def from_compatible_attrs(cls, attrs: Mapping[str, Any]) -> FSDP2Config:
         """Makes the settings from a dictionary that may have keys of the old engine.
 
-        Keys that only tuned the old engine are warned about; keys that would change results, and
-        unknown ones, are errors.
+        Keys that nobody knows, and keys that only tuned the old engine, are warned about; keys that
+        would change results are errors.
         """
         known = {one.name for one in fields(FSDPConfig)} | cls.settable_attrs()
-        _refuse_unknown(attrs, known, "fsdp_config")
+        if (said := _unknown(attrs, known, "fsdp_config")) is not None:
+            warnings.warn(f"{said}. What it does not have is left out.", UserWarning, stacklevel=2)
+        attrs = {key: value for key, value in attrs.items() if key in known}
         old = {key: value for key, value in attrs.items() if key not in cls.settable_attrs()}
         translated = FSDPConfig(**old).to_fsdp2()
         if translated is None:
@@ -159,6 +172,16 @@ class TPConfig:
     """Ranks that share one layer."""
     layer_plan: Any = None
     """torch's ``parallelize_plan``: how each module is split."""
+
+
+@dataclass
+class CPConfig:
+    """How sequences are split over ranks."""
+
+    context_parallel_degree: int = 1
+    """Ranks that share one sequence."""
+    device_mesh: Any = None
+    """The mesh to split over; made from the degree if None."""
 
 
 @dataclass(init=False)
@@ -242,11 +265,18 @@ class FSDPConfig:
             )
         if self.sharding_strategy == _NO_SHARD:
             return None
+        kept = {key: getattr(self, key) for key in _KEPT}
+        is_hybrid = "HYBRID" in self.sharding_strategy
+        if is_hybrid and self.data_parallel_replicate_degree is None:
+            kept["data_parallel_replicate_degree"] = -1
+            if self.data_parallel_shard_degree == -1:
+                # As the old engine did: the ranks of a node share one copy of the model.
+                kept["data_parallel_shard_degree"] = dist.get_local_world_size()
         return FSDP2Config(
             device_mesh=self.device_mesh,
             reshard_after_forward=_RESHARDS_OF_STRATEGY[self.sharding_strategy],
             sync_module_states=self.sync_module_states,
-            **{key: getattr(self, key) for key in _KEPT},
+            **kept,
         )
 
 
@@ -260,34 +290,123 @@ class ParallelismConfig:
     """Tensor parallelism."""
     fsdp2: FSDP2Config | None = None
     """Sharding."""
+    cp: CPConfig | None = None
+    """Context parallelism."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for."""
+        return all(getattr(self, one.name) is None for one in fields(self))
+
+
+def _parse_fsdp(config: Any) -> FSDPConfig | FSDP2Config | None:
+    if config is None or isinstance(config, (FSDPConfig, FSDP2Config)):
+        return config
+    # How programs chose between the two generations of the engine; the second is all there is now,
+    # and what is left of the first is its settings and its way of writing checkpoints.
+    if os.environ.get("FSDP_VERSION", "1") == "2":
+        return FSDP2Config.from_compatible_attrs(config)
+    old = {one.name for one in fields(FSDPConfig)}
+    if config.keys() & (FSDP2Config.settable_attrs() - old - {"device_mesh"}):
+        _refuse_unknown(config, old | FSDP2Config.settable_attrs(), "fsdp_config")
+        # One setting more must not change how checkpoints are written.
+        return FSDP2Config.from_compatible_attrs({"state_dict_type": "full", **config})
+    return FSDPConfig(**config)
 
 
 def parse_parallelism_config(
     config: ParallelismConfig | Mapping[str, Any] | None,
 ) -> ParallelismConfig | None:
-    """Makes the settings of a dictionary with ``fsdp``, ``fsdp2``, ``tp``; None if all are empty.
+    """Makes the settings of a dictionary with ``fsdp``, ``fsdp2``, ``tp``, ``cp``.
+
+    A dictionary under ``fsdp`` has the settings of older recipes, unless it has one that only
+    FSDP2Config has, or the environment says ``FSDP_VERSION=2``.
+
+    Returns:
+        The settings; None if all are empty.
 
     Raises:
-        ValueError: If a key is unknown.
+        ValueError: If a key is unknown, or two ways of sharding are asked for.
     """
-    if config is None or isinstance(config, ParallelismConfig):
+    if config is None:
+        return None
+    if isinstance(config, ParallelismConfig):
         parsed = config
     else:
-        _refuse_unknown(config, {"fsdp", "fsdp2", "tp"}, "parallelism_config")
-        parsed = ParallelismConfig()
-        fsdp, fsdp2, tp = config.get("fsdp"), config.get("fsdp2"), config.get("tp")
-        if isinstance(fsdp, FSDP2Config):
-            fsdp, fsdp2 = None, fsdp
-        if fsdp is not None:
-            parsed.fsdp = fsdp if isinstance(fsdp, FSDPConfig) else FSDPConfig(**fsdp)
-        if fsdp2 is not None:
-            parsed.fsdp2 = (
-                fsdp2
-                if isinstance(fsdp2, FSDP2Config)
-                else FSDP2Config.from_compatible_attrs(fsdp2)
+        _refuse_unknown(
+            config, {one.name for one in fields(ParallelismConfig)}, "parallelism_config"
+        )
+        fsdp, fsdp2 = _parse_fsdp(config.get("fsdp")), config.get("fsdp2")
+        if isinstance(fsdp2, Mapping):
+            _refuse_unknown(
+                fsdp2,
+                {one.name for one in fields(FSDPConfig)} | FSDP2Config.settable_attrs(),
+                "parallelism_config['fsdp2']",
             )
-        if tp is not None:
-            parsed.tp = tp if isinstance(tp, TPConfig) else TPConfig(**tp)
-    if parsed is None or (parsed.fsdp is None and parsed.fsdp2 is None and parsed.tp is None):
+            fsdp2 = FSDP2Config.from_compatible_attrs(fsdp2)
+        tp, cp = config.get("tp"), config.get("cp")
+        if isinstance(fsdp, FSDP2Config) and fsdp2 is None:
+            fsdp, fsdp2 = None, fsdp
+        parsed = ParallelismConfig(
+            fsdp=fsdp,  # type: ignore[arg-type]  # if it is of the second kind, it is refused below
+            fsdp2=fsdp2,
+            tp=_parsed(TPConfig, tp, "tp"),
+            cp=_parsed(CPConfig, cp, "cp"),
+        )
+    if parsed.fsdp is not None and parsed.fsdp2 is not None:
+        raise ValueError(
+            "parallelism_config has both fsdp and fsdp2: they are two ways to say how the model is "
+            "sharded; leave one out"
+        )
+    return None if parsed.is_empty else parsed
+
+
+def _parsed(kind: Any, config: Any, key: str) -> Any:
+    if config is None or isinstance(config, kind):
+        return config
+    _refuse_unknown(config, {one.name for one in fields(kind)}, f"parallelism_config[{key!r}]")
+    return kind(**config)
+
+
+def settle_parallelism(
+    config: ParallelismConfig | None, save_metrics: bool = False
+) -> ParallelismConfig | None:
+    """Leaves out what splits nothing, and checks what is left; None if that is nothing.
+
+    Args:
+        config: The settings; they are not changed.
+        save_metrics: Whether checkpoints keep the metrics.
+
+    Raises:
+        ValueError: If settings contradict each other.
+    """
+    if config is None:
         return None
-    return parsed
+    tp, cp, sharding = config.tp, config.cp, config.fsdp2 or config.fsdp
+    if tp is not None and tp.tensor_parallel_degree == 1:
+        warnings.warn(
+            "Received tensor_parallel_degree of 1, which is a no-op. Tensor parallelism will not "
+            "be used.",
+            UserWarning,
+            stacklevel=3,
+        )
+        tp = None
+    if cp is not None and cp.context_parallel_degree == 1:
+        cp = None
+    if tp is not None and (sharding is None or not sharding.use_orig_params):
+        raise ValueError(
+            "Tensor parallelism requires 'fsdp' or 'fsdp2' beside 'tp' in parallelism_config, and "
+            "use_orig_params: true: the ranks that do not share a layer share the rest"
+        )
+    if tp is not None and sharding is not None and sharding.load_monolith_rank0_only:
+        raise ValueError(
+            "load_monolith_rank0_only is not supported with tensor parallelism: set it to false; "
+            "all ranks read the file then"
+        )
+    if sharding is not None and sharding.state_dict_type == "sharded" and save_metrics:
+        raise ValueError(
+            "save_metrics=True is not supported with state_dict_type: sharded: metrics have no "
+            "shards; set one of them otherwise"
+        )
+    settled = ParallelismConfig(fsdp=config.fsdp, fsdp2=config.fsdp2, tp=tp, cp=cp)
+    return None if settled.is_empty else settled

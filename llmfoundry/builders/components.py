@@ -1,6 +1,7 @@
 """Callbacks, loggers, algorithms, schedulers and metrics by the names that a recipe gives them."""
 
 import copy
+import warnings
 from typing import Any
 
 from composer.core.algorithm import Algorithm
@@ -9,6 +10,7 @@ from composer.core.logger_destination import LoggerDestination
 from composer.optim.scheduler import ComposerScheduler
 from llmfoundry import registry
 from llmfoundry.utils.registry_utils import construct_from_registry
+from llmfoundry.utils.warnings import ExperimentalWarning
 
 __all__ = [
     "build_algorithm",
@@ -89,6 +91,7 @@ def build_save_planner(name: str, **kwargs: Any) -> Any:
 
 def build_tp_strategies(name: str, model: Any) -> dict[str, Any]:
     """Builds the tensor-parallel plan of a model: module name -> how it is split."""
+    warnings.warn(ExperimentalWarning("Tensor Parallelism"), stacklevel=2)
     return construct_from_registry(
         name=name, registry=registry.tp_strategies, partial_function=False, kwargs={"model": model}
     )

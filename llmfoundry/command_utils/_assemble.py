@@ -16,7 +16,7 @@ from composer.core.evaluator import Evaluator
 from composer.core.logger_destination import LoggerDestination
 from composer.models.base import ComposerModel
 from composer.optim.schedules import ComposerScheduler
-from composer.utils import dist
+from composer.utils import dist, reproducibility
 from llmfoundry.builders.components import (
     build_algorithm,
     build_callback,
@@ -29,6 +29,7 @@ from llmfoundry.builders.evaluators import build_evaluators
 from llmfoundry.builders.models import build_composer_model
 from llmfoundry.builders.optimizers import build_optimizer
 from llmfoundry.builders.tokenizers import build_tokenizer
+from llmfoundry.config.batch_size import copies_of_a_batch
 from llmfoundry.config.init_device import process_init_device
 from llmfoundry.config.schema import TrainConfig
 from llmfoundry.utils.exceptions import (
@@ -61,7 +62,8 @@ class TrainParts:
         """The keyword arguments of :class:`composer.Trainer`."""
         config = self.config
         passed_on = {name: getattr(config, name) for name in PASSED_ON}
-        sharded = (self.parallelism or {}).get("fsdp", {}).get("state_dict_type") == "sharded"
+        fsdp = (self.parallelism or {}).get("fsdp", {}) if dist.get_world_size() > 1 else {}
+        sharded = fsdp.get("state_dict_type") == "sharded"
         latest = "latest-sharded-rank{rank}" if sharded else "latest-rank{rank}.pt"
         return passed_on | {
             "run_name": config.run_name or os.environ.get("RUN_NAME"),
@@ -95,6 +97,7 @@ PASSED_ON = (
     "save_num_checkpoints_to_keep",
     "save_overwrite",
     "save_weights_only",
+    "save_async",
     "load_path",
     "load_weights_only",
     "load_strict_model_weights",
@@ -104,6 +107,7 @@ PASSED_ON = (
     "python_log_level",
     "dist_timeout",
     "compile_config",
+    "deepspeed_config",
     "spin_dataloaders",
     "accumulate_train_batch_on_tokens",
 )
@@ -114,7 +118,9 @@ def assemble(config: TrainConfig) -> TrainParts:
     """Builds what a recipe names: tokenizer, plug-ins, loaders, model, optimizer."""
     logged = logged_metadata(config)
     model_cfg, parallelism = copy.deepcopy(config.model), _parallelism(config)
-    init_context = process_init_device(model_cfg, parallelism.get("fsdp"), parallelism.get("tp"))
+    sharding = parallelism.get("fsdp") if dist.get_world_size() > 1 else None
+    init_context = process_init_device(model_cfg, sharding, parallelism.get("tp"))
+    copies = copies_of_a_batch({"tp_config": config.tp_config, "cp_config": config.cp_config})
     tokenizer = _tokenizer(config)
     scheduler = build_scheduler(*_name_and_settings(config.scheduler))
     loggers = [build_logger(name, settings) for name, settings in _entries(config.loggers).items()]
@@ -128,10 +134,12 @@ def assemble(config: TrainConfig) -> TrainParts:
     with _located(TrainDataLoaderLocation):
         assert config.device_train_batch_size is not None, "the batch-size transform fills it in"
         train_loader = build_dataloader(
-            config.train_loader, tokenizer, config.device_train_batch_size
+            _replicated(config.train_loader, copies), tokenizer, config.device_train_batch_size
         )
     with _located(EvalDataLoaderLocation):
-        evaluators = _evaluators(config, tokenizer)
+        evaluators = _evaluators(config, tokenizer, copies)
+    # What was drawn before must not matter: on meta, the trainer draws from the seed alone.
+    reproducibility.seed_all(config.seed)
     model = _model(model_cfg, tokenizer, init_context)
     logged |= _parameter_counts(model)
     if "tp" in parallelism:
@@ -155,16 +163,24 @@ def assemble(config: TrainConfig) -> TrainParts:
 
 def _parallelism(config: TrainConfig) -> dict[str, Any]:
     """The parallel settings that have a meaning with this many ranks."""
-    asked = {"fsdp": config.fsdp_config, "tp": config.tp_config}
+    asked = {"fsdp": config.fsdp_config, "tp": config.tp_config, "cp": config.cp_config}
     asked = {key: copy.deepcopy(value) for key, value in asked.items() if value is not None}
     if asked and dist.get_world_size() == 1:
         warnings.warn(
             f"{' and '.join(f'{key}_config' for key in asked)} has no meaning with one process, "
-            "and is left out. Reverting to DDP.",
+            "but for activation checkpointing, and is left out. Reverting to DDP.",
             stacklevel=3,
         )
-        return {}
+        asked = {key: value for key, value in asked.items() if key == "fsdp"}
     return asked
+
+
+def _replicated(loader: dict[str, Any], copies: int) -> dict[str, Any]:
+    """A loader's settings, such that ranks that share a batch get the same samples."""
+    dataset = loader.get("dataset")
+    if copies == 1 or not isinstance(dataset, dict):
+        return loader
+    return {**loader, "dataset": {"replication": copies, **dataset}}
 
 
 def _tokenizer(config: TrainConfig) -> Any:
@@ -183,10 +199,15 @@ def _entries(section: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     return {name: copy.deepcopy(settings) or {} for name, settings in (section or {}).items()}
 
 
-def _evaluators(config: TrainConfig, tokenizer: Any) -> list[Evaluator]:
+def _evaluators(config: TrainConfig, tokenizer: Any, copies: int) -> list[Evaluator]:
     assert config.device_eval_batch_size is not None, "the batch-size transform fills it in"
+    loader: Any = copy.deepcopy(config.eval_loader)
+    if isinstance(loader, list):
+        loader = [_replicated(each, copies) for each in loader]
+    elif loader is not None:
+        loader = _replicated(loader, copies)
     return build_evaluators(
-        copy.deepcopy(config.eval_loader),
+        loader,
         config.icl_tasks,
         config.eval_gauntlet,
         tokenizer=tokenizer,

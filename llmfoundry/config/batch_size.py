@@ -2,12 +2,14 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from composer.utils import dist
 
 __all__ = [
     "calculate_batch_size_info",
+    "copies_of_a_batch",
     "update_batch_size_info",
     "update_config_with_batch_size_info",
 ]
@@ -113,11 +115,26 @@ def update_batch_size_info(cfg: dict[str, Any]) -> dict[str, Any]:
     loader = cfg.get("train_loader")
     dataset = loader.get("dataset") if isinstance(loader, dict) else None
     replication = dataset.get("seq_parallel_replication") if isinstance(dataset, dict) else None
-    return update_config_with_batch_size_info(
-        cfg,
-        *calculate_batch_size_info(
-            global_batch_size,
-            cfg.get("device_train_microbatch_size", "auto"),
-            data_replication_degree=replication or 1,
-        ),
-    )
+    microbatch_size = cfg.get("device_train_microbatch_size", "auto")
+    copies = copies_of_a_batch(cfg)
+    if copies > 1:  # Each of these ranks works on the whole batch of its group.
+        calculate_batch_size_info(global_batch_size, "auto", data_replication_degree=copies)
+        sizes = calculate_batch_size_info(global_batch_size * copies, microbatch_size)
+    else:
+        sizes = calculate_batch_size_info(
+            global_batch_size, microbatch_size, data_replication_degree=replication or 1
+        )
+    return update_config_with_batch_size_info(cfg, *sizes)
+
+
+def copies_of_a_batch(cfg: Mapping[str, Any]) -> int:
+    """Returns how many ranks work on one and the same batch: those that split it otherwise."""
+    copies = 1
+    if dist.get_world_size() > 1:
+        for section, key in (
+            ("tp_config", "tensor_parallel_degree"),
+            ("cp_config", "context_parallel_degree"),
+        ):
+            degree = (cfg.get(section) or {}).get(key)
+            copies *= degree if isinstance(degree, int) and degree > 0 else 1
+    return copies

@@ -25,7 +25,6 @@ RETIRED: Mapping[str, str] = {
     "an evaluation job on the saved checkpoints",
     "callbacks.mbmoe_tok_per_expert": "megablocks is not used any more; MoE layers log their own "
     "load",
-    "deepspeed_config": "give the ZeRO settings as fsdp_config",
     "device": "the device is found by itself; hide GPUs with CUDA_VISIBLE_DEVICES= to use the CPU",
     "grad_accum": "say how much one device computes at once: device_train_microbatch_size",
     "load_format": "it follows from load_path",

@@ -5,7 +5,7 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
+from llmfoundry.utils.meta_init_context import init_empty_weights
 
 __all__ = ["process_init_device"]
 
@@ -42,7 +42,8 @@ def process_init_device(
         )
         init_device = model_cfg["init_device"] = "cpu"
     if init_device == "meta":
-        context = torch.device("meta")
+        # Parameters only: what is computed in a constructor, such as a metric, stays as it is.
+        context = init_empty_weights()
     elif init_device == "mixed":
         if fsdp_config is None:
             raise NotImplementedError(

@@ -65,11 +65,17 @@ class TrainConfig:
     """Seconds after which a collective that some rank never joined is an error."""
 
     fsdp_config: dict[str, Any] | None = None
-    """Shards the model over the ranks; see the parallelism manual for its keys. It has no meaning
-    on one rank, where it is dropped with a warning."""
+    """Shards the model over the ranks; see the parallelism manual for its keys. On one rank it is
+    left out with a warning, but for activation checkpointing."""
 
     tp_config: dict[str, Any] | None = None
     """Splits layers over ranks: ``strategy`` (a registered one), ``tensor_parallel_degree``."""
+
+    cp_config: dict[str, Any] | None = None
+    """Splits sequences over ranks: ``context_parallel_degree``."""
+
+    deepspeed_config: dict[str, Any] | None = None
+    """Trains under DeepSpeed's ZeRO: its own settings, with ``zero_optimization.stage``."""
 
     accumulate_train_batch_on_tokens: bool = True
     """Weighs every supervised token of a batch equally, whatever micro-batch and rank it is on;
@@ -138,6 +144,9 @@ class TrainConfig:
 
     save_num_checkpoints_to_keep: int = -1
     """How many checkpoints to keep; -1 keeps all."""
+
+    save_async: bool = False
+    """Lets training go on while a checkpoint is written from a copy in the host's memory."""
 
     save_ignore_keys: list[str] | None = None
     """Globs of state to leave out of checkpoints, for example ``state/optimizers/*``."""

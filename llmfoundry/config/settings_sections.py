@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from composer.core.precision import Precision
-from composer.utils.parallelism import FSDP2Config, FSDPConfig, TPConfig
+from composer.utils.parallelism import CPConfig, FSDP2Config, FSDPConfig, TPConfig
 from llmfoundry import registry
 from llmfoundry.config.problems import Problems, suggestion
 
@@ -21,7 +21,9 @@ def check_sections(cfg: Mapping[str, Any], problems: Problems) -> None:
     _check_keys(cfg, "fsdp_config", fsdp_keys | FSDP2Config.settable_attrs(), problems)
     tp_keys = {each.name for each in dataclasses.fields(TPConfig)} - {"device_mesh", "layer_plan"}
     _check_keys(cfg, "tp_config", tp_keys | {"strategy"}, problems)
-    compile_keys = set(inspect.signature(torch.compile).parameters) - {"model"}
+    cp_keys = {each.name for each in dataclasses.fields(CPConfig)} - {"device_mesh"}
+    _check_keys(cfg, "cp_config", cp_keys, problems)
+    compile_keys = set(inspect.signature(torch.compile).parameters) - {"model"} | {"per_block"}
     _check_keys(cfg, "compile_config", compile_keys, problems)
     _check_tp(cfg.get("tp_config"), problems)
     _check_precision(cfg.get("precision"), problems)

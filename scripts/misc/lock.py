@@ -32,6 +32,7 @@ EXTRAS = (
     "openai",
     "vision",
     "peft",
+    "deepspeed",
     "s3",
     "sftp",
 )

@@ -12,11 +12,6 @@ NOT_YET = (
     r"composer.algorithms.(?!gradient_clipping|warnings)",
     "composer.functional",
     # Sharding and sharded checkpoints.
-    "composer.distributed",
-    "composer.core.state.fsdp_state_dict_type_context",
-    "composer.core.state.get_fsdp_",
-    "composer.trainer.trainer._fsdp_reshard_and_cleanup",
-    "composer.trainer.trainer._readd_fsdp_sync_hooks",
     "composer.utils.checkpoint.DistCPObjectStoreReader",
     "composer.utils.checkpoint.FileSystemReaderWithValidation",
     "composer.utils.checkpoint.dist_cp_load",
@@ -29,6 +24,7 @@ NOT_YET = (
 _LEFT_BEHIND = "the service is left behind; the name says so when it is used"
 _OWN_DISPLAY = "drawn by rich, not by tqdm"
 _ALWAYS_THERE = "a flag that was always true here"
+_FIRST_FSDP = "served torch's first FSDP; models are sharded by fully_shard"
 _UPLOADS = "uploads are threads' affair, without files and processes of the saver's own"
 DIFFERENCES = {
     "composer.callbacks.checkpoint_saver.CheckpointSaver.pid": _UPLOADS,
@@ -40,6 +36,9 @@ DIFFERENCES = {
         "algorithms of a checkpoint are applied by load_checkpoint, before its state is loaded"
     ),
     "composer.core.state.State.load_state_dict": "as load_model_state",
+    "composer.distributed.meta_safe_apply": _FIRST_FSDP,
+    "composer.distributed.shared_utils.add_fsdp_oom_hooks": _FIRST_FSDP,
+    "composer.distributed.shared_utils.generate_oom_hook": _FIRST_FSDP,
     "composer.loggers.mlflow_logger.MlflowMonitorProcess": "no multiprocessing.Process",
     "composer.loggers.progress_bar_logger.ProgressBarLogger.dummy_pbar": _OWN_DISPLAY,
     "composer.loggers.progress_bar_logger.ProgressBarLogger.eval_pbar": _OWN_DISPLAY,
@@ -48,6 +47,8 @@ DIFFERENCES = {
     "composer.loggers.wandb_logger.WandBLogger.table_dict": "rows are W&B's own affair",
     "composer.models.huggingface.HuggingFaceModel.state_dict": "torch's arguments, by name",
     "composer.optim.decoupled_weight_decay.DecoupledSGDW": "lr is required, and Python says so",
+    "composer.trainer.trainer._fsdp_reshard_and_cleanup": _FIRST_FSDP,
+    "composer.trainer.trainer._readd_fsdp_sync_hooks": _FIRST_FSDP,
     "composer.trainer.trainer.Trainer": "accumulate_train_batch_on_tokens=None lets the model say",
     "composer.utils.collect_env.COMPOSER_AVAILABLE": _ALWAYS_THERE,
     "composer.utils.collect_env.COMPOSER_OPEN_ISSUE_URL": "faults are not reported to upstream",

@@ -8,7 +8,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.utils.gradients import as_sharded, total_norm
+from composer.utils.gradients import as_sharded, total_norm, with_sums_done
 
 CLIPPING_TYPES = ("norm", "value", "adaptive")
 
@@ -147,11 +147,4 @@ def _unitwise_norm(tensor: torch.Tensor) -> torch.Tensor:
     dims = tuple(range(1, tensor.ndim)) if tensor.ndim > 1 else tuple(range(tensor.ndim))
     norm = torch.linalg.vector_norm(tensor, dim=dims or None, keepdim=True)
     sharded = as_sharded(norm)
-    if sharded is None or not any(placement.is_partial() for placement in sharded.placements):
-        return norm
-    from torch.distributed.tensor import Replicate
-
-    whole = [
-        Replicate() if placement.is_partial() else placement for placement in sharded.placements
-    ]
-    return sharded.redistribute(placements=whole)
+    return norm if sharded is None else with_sums_done(sharded)

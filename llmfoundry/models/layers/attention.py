@@ -5,6 +5,7 @@ heads, D head width.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from llmfoundry.models.layers.layer_builders import build_norm
 from llmfoundry.models.layers.masking import AttentionMasks
 from llmfoundry.models.layers.rotary import RotaryTables
 from llmfoundry.models.layers.sdpa import attend, scaled_multihead_dot_product_attention
+from llmfoundry.models.layers.sequence_share import SequenceShare
 
 __all__ = [
     "AttentionContext",
@@ -39,6 +41,8 @@ class AttentionContext:
         position_BS: Each query's index in its sequence, for temperature tuning.
         cache: A transformers ``Cache`` that takes each layer's keys and values.
         needs_weights: Whether attention weights are returned.
+        share: What this rank computes of each sequence, where ranks compute it together.
+        parts: The masks for each piece of that share.
     """
 
     masks: AttentionMasks
@@ -46,6 +50,8 @@ class AttentionContext:
     position_BS: torch.Tensor | None = None
     cache: Any = None
     needs_weights: bool = False
+    share: SequenceShare | None = None
+    parts: Sequence[AttentionMasks] = ()
 
 
 def _check_heads(n_heads: int, kv_n_heads: int) -> None:
@@ -96,6 +102,8 @@ class GroupedQueryAttention(torch.nn.Module):
 
     block_idx: int = 0
     """The layer's place, under which it caches; set by the model."""
+    first_head: int | None = None
+    """The first query head that is computed here, where ranks share the layer's heads."""
 
     def __init__(
         self,
@@ -192,6 +200,11 @@ class GroupedQueryAttention(torch.nn.Module):
         if self.reuse_kv_layer_idx is None:
             self.k_ln = build_norm(name, k_width, eps=norm_eps, device=device)
 
+    def keep_heads(self, rank: int, size: int) -> None:
+        """Leaves this rank its share of the heads; who asks has split the projections alike."""
+        self.n_heads, self.kv_n_heads = self.n_heads // size, self.kv_n_heads // size
+        self.first_head = rank * self.n_heads
+
     def forward(
         self,
         x_BSE: torch.Tensor,
@@ -222,9 +235,15 @@ class GroupedQueryAttention(torch.nn.Module):
             if context.rotary is not None and not self.nope:
                 k_BKSD = context.rotary.rotate_keys(k_BKSD)
             k_BKTD, v_BKTD = k_BKSD, v_BKSD
+            if context.share is not None:
+                k_BKTD, v_BKTD = context.share.gather_each([k_BKSD, v_BKSD], dim=2)
             if context.cache is not None:
                 k_BKTD, v_BKTD = context.cache.update(k_BKSD, v_BKSD, self.block_idx)
-        out_BHSD, weights = self._attend(q_BHSD, k_BKTD, v_BKTD, context)
+        parts = context.parts or (context.masks,)
+        if len(parts) == 1:
+            out_BHSD, weights = self._attend(q_BHSD, k_BKTD, v_BKTD, parts[0], context)
+        else:
+            out_BHSD, weights = self._attend_in_parts(q_BHSD, k_BKTD, v_BKTD, context), None
         out_BSE = self.out_proj(out_BHSD.transpose(1, 2).flatten(2))
         return out_BSE, weights, (k_BKTD, v_BKTD)
 
@@ -293,20 +312,37 @@ class GroupedQueryAttention(torch.nn.Module):
             q_BHSD = context.rotary.rotate_queries(q_BHSD)
         return q_BHSD
 
-    def _attend(
+    def _attend_in_parts(
         self,
         q_BHSD: torch.Tensor,
         k_BKTD: torch.Tensor,
         v_BKTD: torch.Tensor,
         context: AttentionContext,
+    ) -> torch.Tensor:
+        pieces = q_BHSD.split([masks.query_length for masks in context.parts], dim=2)
+        outputs = []
+        for q_piece, masks in zip(pieces, context.parts, strict=True):
+            k_piece, v_piece = k_BKTD[:, :, : masks.key_length], v_BKTD[:, :, : masks.key_length]
+            outputs.append(self._attend(q_piece, k_piece, v_piece, masks, context)[0])
+        return torch.cat(outputs, dim=2)
+
+    def _attend(
+        self,
+        q_BHSD: torch.Tensor,
+        k_BKTD: torch.Tensor,
+        v_BKTD: torch.Tensor,
+        masks: AttentionMasks,
+        context: AttentionContext,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         dropout_p = self.attn_dropout_p if self.training else 0.0
+        if self.first_head is not None:
+            masks = masks.of_heads(self.first_head, self.n_heads)
         if self.attn_fn is scaled_multihead_dot_product_attention:
             return attend(
                 q_BHSD,
                 k_BKTD,
                 v_BKTD,
-                context.masks,
+                masks,
                 scale=self.softmax_scale,
                 window=self.sliding_window_size,
                 softcap=self.attn_logit_softcapping,
@@ -321,8 +357,8 @@ class GroupedQueryAttention(torch.nn.Module):
             kv_n_heads=self.kv_n_heads,
             past_key_value=None,
             softmax_scale=self.softmax_scale,
-            attn_bias=context.masks.bias(self.sliding_window_size, q_BHSD.dtype),
-            key_padding_mask=context.masks.key_mask_BT,
+            attn_bias=masks.bias(self.sliding_window_size, q_BHSD.dtype),
+            key_padding_mask=masks.key_mask_BT,
             is_causal=True,
             dropout_p=self.attn_dropout_p,
             training=self.training,

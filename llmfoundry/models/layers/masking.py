@@ -6,6 +6,7 @@ Legend: B batch, S query positions, T key positions (past and present), H heads.
 import torch
 
 from llmfoundry.models.layers.alibi import alibi_features, build_alibi_bias
+from llmfoundry.models.layers.sequence_share import SequenceShare
 
 __all__ = [
     "AttentionMasks",
@@ -41,7 +42,7 @@ class AttentionMasks:
         key_length: How many keys there are.
         device: Where the masks are made.
         key_mask_BT: False at padding.
-        sequence_id_BS: The document of each position; documents do not see each other.
+        sequence_id_BT: The document of each key; documents do not see each other.
         slopes_H: ALiBi's slopes.
     """
 
@@ -51,25 +52,59 @@ class AttentionMasks:
         key_length: int,
         device: torch.device,
         key_mask_BT: torch.Tensor | None = None,
-        sequence_id_BS: torch.Tensor | None = None,
+        sequence_id_BT: torch.Tensor | None = None,
         slopes_H: torch.Tensor | None = None,
     ) -> None:
         self.query_length = query_length
         self.key_length = key_length
         self.device = device
         self.key_mask_BT = key_mask_BT
-        self.sequence_id_BS = sequence_id_BS
+        self.sequence_id_BT = sequence_id_BT
         self.slopes_H = slopes_H
         self._masks: dict[tuple[int, torch.dtype], torch.Tensor | None] = {}
         self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._features: dict[tuple[float, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._by_heads: dict[tuple[int, int], AttentionMasks] = {}
+
+    def of_share(self, share: SequenceShare) -> tuple["AttentionMasks", ...]:
+        """Returns the masks for each piece of this rank's share of the queries, in order.
+
+        A piece sees no key behind its end, so its keys end with it.
+        """
+        key_mask_BT, ids_BT = self.key_mask_BT, self.sequence_id_BT
+        return tuple(
+            AttentionMasks(
+                share.piece_length(self.key_length),
+                end,
+                self.device,
+                None if key_mask_BT is None else share.pad(key_mask_BT)[:, :end],
+                None if ids_BT is None else share.pad(ids_BT, -1)[:, :end],
+                self.slopes_H,
+            )
+            for end in share.ends(self.key_length)
+        )
+
+    def of_heads(self, first: int, count: int) -> "AttentionMasks":
+        """Returns the masks for some heads only, where a rank has no others."""
+        if self.slopes_H is None:
+            return self
+        if (first, count) not in self._by_heads:
+            self._by_heads[first, count] = AttentionMasks(
+                self.query_length,
+                self.key_length,
+                self.device,
+                self.key_mask_BT,
+                self.sequence_id_BT,
+                self.slopes_H[first : first + count],
+            )
+        return self._by_heads[first, count]
 
     def is_plain_causal(self, window: int) -> bool:
-        """Says whether the mask is the lower triangle, which kernels know by themselves."""
+        """Says whether queries see all that came before, which kernels know by themselves."""
         return (
-            self.query_length == self.key_length
+            self.query_length > 1
             and self.key_mask_BT is None
-            and self.sequence_id_BS is None
+            and self.sequence_id_BT is None
             and not self._narrows(window)
         )
 
@@ -108,7 +143,12 @@ class AttentionMasks:
 
     def _allowed(self, window: int) -> torch.Tensor | None:
         """Returns what each query may see, ``[B or 1, 1, S, T]``; None if it is every key."""
-        if self.query_length == 1 and self.key_mask_BT is None and not self._narrows(window):
+        if (
+            self.query_length == 1
+            and self.key_mask_BT is None
+            and self.sequence_id_BT is None
+            and not self._narrows(window)
+        ):
             return None  # one query, the last: it sees all that came before
         key_T = torch.arange(self.key_length, device=self.device)
         query_S = key_T[self.key_length - self.query_length :]
@@ -118,9 +158,10 @@ class AttentionMasks:
             allowed = allowed & (distance_ST <= window)
         if self.key_mask_BT is not None:
             allowed = allowed & self.key_mask_BT[:, None, None, :]
-        if self.sequence_id_BS is not None:
-            ids = self.sequence_id_BS
-            allowed = allowed & (ids[:, None, :, None] == ids[:, None, None, :])
+        if self.sequence_id_BT is not None:
+            ids_BT = self.sequence_id_BT
+            ids_BS = ids_BT[:, self.key_length - self.query_length :]
+            allowed = allowed & (ids_BS[:, None, :, None] == ids_BT[:, None, None, :])
         return allowed
 
     def _build_bias(self, window: int, dtype: torch.dtype) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from llmfoundry.models.layers.masking import AttentionMasks
 
@@ -41,7 +42,7 @@ def attend(
         out, weights = _attend_openly(q_BHSD, k_BKTD, v_BKTD, bias, scale, softcap, dropout_p)
         return out, weights if needs_weights else None
     mask, is_causal, width = None, masks.is_plain_causal(window), v_BKTD.size(-1)
-    if masks.slopes_H is not None and masks.query_length == masks.key_length:
+    if masks.slopes_H is not None and masks.query_length > 1:
         q_1H1X, k_11TX = masks.alibi_features(scale, q_BHSD.dtype)
         q_BHSD = torch.cat([q_BHSD, q_1H1X.expand(*q_BHSD.shape[:-1], -1)], dim=-1)
         k_BKTD = torch.cat([k_BKTD, k_11TX.expand(*k_BKTD.shape[:-1], -1)], dim=-1)
@@ -51,6 +52,9 @@ def attend(
         mask = masks.bias(window, q_BHSD.dtype)
     elif not is_causal:
         mask = masks.mask(window, q_BHSD.dtype)
+    if is_causal and masks.query_length != masks.key_length:
+        # is_causal would have the first query see the first key only; these are the last ones.
+        mask, is_causal = causal_lower_right(masks.query_length, masks.key_length), False
     out_BHSD = F.scaled_dot_product_attention(
         q_BHSD,
         k_BKTD,

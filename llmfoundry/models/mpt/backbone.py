@@ -6,7 +6,7 @@ Legend: B batch, S query positions, T key positions, E model width.
 import functools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from llmfoundry.models.layers.masking import (
 )
 from llmfoundry.models.layers.norm import autocast_dtype
 from llmfoundry.models.layers.rotary import RotaryEmbedding, gen_rotary_embedding
+from llmfoundry.models.layers.sequence_share import SequenceShare
 from llmfoundry.models.mpt.block_overrides import plan_blocks
 from llmfoundry.models.mpt.cache import CACHE_FIELD, Past, open_cache
 from llmfoundry.models.mpt.config import MPTConfig
@@ -79,8 +80,11 @@ class MPTModel(MPTPreTrainedModel):
 
     Args:
         config: The model's description. Biases go with ``no_bias``; an ``init_device`` of ``mixed``
-            becomes cpu on local rank 0 and meta elsewhere.
+            becomes cpu on rank 0 and meta elsewhere.
     """
+
+    share: SequenceShare | None = None
+    """What this rank computes of each sequence, where ranks compute sequences together."""
 
     def __init__(self, config: MPTConfig) -> None:
         _settle_init_device(config)
@@ -110,8 +114,10 @@ class MPTModel(MPTPreTrainedModel):
                 f"Requested norm type ({config.norm_type}) is not implemented within this repo "
                 f"(Options: {' | '.join(norms.names())})."
             )
-        self._build_layers(config)
-        self._set_sharding_flags()
+        # What torch draws for new layers is overwritten; without it, a model starts with the same
+        # numbers on whatever device it is built, meta too.
+        with torch.random.fork_rng(devices=[]):
+            self._build_layers(config)
         if config.no_bias:
             self._drop_biases()
         self.post_init()
@@ -170,12 +176,6 @@ class MPTModel(MPTPreTrainedModel):
     def extract_block_args(self, block_args: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of a block, from the configuration that holds for it."""
         return dict(block_args)
-
-    def _set_sharding_flags(self) -> None:
-        """Marks each child, but not the list of blocks, as a unit of sharding."""
-        for child in self.children():
-            if not isinstance(child, torch.nn.ModuleList):
-                setattr(child, "_fsdp_wrap", True)  # noqa: B010  # a flag, no submodule
 
     def _drop_biases(self) -> None:
         for module in self.modules():
@@ -246,19 +246,32 @@ class MPTModel(MPTPreTrainedModel):
             raise NotImplementedError(
                 "MPT does not support training with left padding. Pad on the right."
             )
-        x_BSE = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
         positions = self._positions(source, past.length, key_mask_BT, position_ids)
+        keep = self._keep(past, bool(output_attentions or output_hidden_states))
+        x_BSE = self.wte(keep(source)) if inputs_embeds is None else keep(inputs_embeds)
         if self.learned_pos_emb:
-            x_BSE = x_BSE + self.wpe(positions)
+            x_BSE = x_BSE + self.wpe(keep(positions))
         if self.embedding_fraction != 1:
             kept = self.embedding_fraction
             x_BSE = x_BSE * kept + x_BSE.detach() * (1 - kept)
         context = self._context(
             x_BSE, past, key_mask_BT, sequence_id, positions, bool(output_attentions)
         )
+        mask_BS = None if mask_BT is None else keep(mask_BT)
         return self._run_blocks(
-            self.emb_drop(x_BSE), context, past, mask_BT, bool(output_hidden_states)
+            self.emb_drop(x_BSE), context, past, mask_BS, bool(output_hidden_states)
         )
+
+    def _keep(self, past: Past, needs_all_layers: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Returns what leaves of a whole sequence those positions that are computed here."""
+        if self.share is None or past.cache is not None:
+            return _all_of
+        if needs_all_layers:
+            raise NotImplementedError(
+                "output_attentions and output_hidden_states are not available with context "
+                "parallelism, where no rank has those of a whole sequence."
+            )
+        return self.share.keep
 
     def _check_inputs(
         self,
@@ -313,25 +326,32 @@ class MPTModel(MPTPreTrainedModel):
         needs_weights: bool,
     ) -> AttentionContext:
         """Computes, once for all layers, masks, rotary tables and positions."""
-        seq_len, length, device = x_BSE.size(1), past.length + x_BSE.size(1), x_BSE.device
+        length, device = past.length + positions.size(1), x_BSE.device
         sequence_id = sequence_id if self.attn_uses_sequence_id and past.length == 0 else None
         slopes_H = None
         if self.alibi:
             slopes_H = gen_slopes(
                 self.config.n_heads, self.alibi_bias_max, device=device, return_1d=True
             )
-        masks = AttentionMasks(seq_len, length, device, key_mask_BT, sequence_id, slopes_H)
+        masks = AttentionMasks(
+            positions.size(1), length, device, key_mask_BT, sequence_id, slopes_H
+        )
         index_BS = torch.arange(past.length, length, device=device)[None]
+        position_BS = None
+        if self._uses_temperature:
+            position_BS = index_BS if sequence_id is None else _index_in_document(sequence_id)
+        share = self.share if past.cache is None else None
+        if share is not None:
+            index_BS, positions = share.keep(index_BS), share.keep(positions)
+            position_BS = None if position_BS is None else share.keep(position_BS)
         rotary = None
         if self.rotary_embedding is not None:
             follows = self.rotary_embedding.follows_padding
             rotary = self.rotary_embedding(
                 positions if follows else index_BS, length, autocast_dtype(x_BSE)
             )
-        position_BS = None
-        if self._uses_temperature:
-            position_BS = index_BS if sequence_id is None else _index_in_document(sequence_id)
-        return AttentionContext(masks, rotary, position_BS, past.cache, needs_weights)
+        parts = () if share is None else masks.of_share(share)
+        return AttentionContext(masks, rotary, position_BS, past.cache, needs_weights, share, parts)
 
     def _run_blocks(
         self,
@@ -374,7 +394,12 @@ class MPTModel(MPTPreTrainedModel):
     def fsdp_wrap_fn(self, module: torch.nn.Module) -> bool | dict[str, Any]:
         """Says whether ``module`` is a unit of sharding, or with which settings."""
         own_settings: Any = getattr(module, "_fsdp_kwargs_dict", None)
-        return isinstance(module, MPTBlock) if own_settings is None else own_settings
+        if own_settings is not None:
+            return own_settings
+        if isinstance(module, (SharedEmbedding, LanguageModelHead)):
+            # A tied embedding is needed first and last: it stays whole in between, in the root.
+            return not self.config.tie_word_embeddings
+        return isinstance(module, MPTBlock)
 
     def activation_checkpointing_fn(self, module: torch.nn.Module) -> bool:
         """Says whether ``module`` recomputes its activations in the backward pass."""
@@ -395,10 +420,14 @@ class MPTModel(MPTPreTrainedModel):
 
 
 def _settle_init_device(config: MPTConfig) -> None:
-    """Makes ``mixed`` what it means on this process."""
+    """Makes ``mixed`` what it means on this process: rank 0 alone has weights."""
     if config.init_device == "mixed":
-        is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+        is_first = int(os.environ.get("RANK", "0")) == 0
         config.init_device = "cpu" if is_first else "meta"
+
+
+def _all_of(whole: torch.Tensor) -> torch.Tensor:
+    return whole
 
 
 def _kept(states: dict[int, Any], index: int | None) -> Any:

@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from llmfoundry.models.layers.custom_embedding import LanguageModelHead
+from llmfoundry.models.layers.sequence_share import SequenceShare
 from llmfoundry.models.mpt.backbone import MPTModel, MPTPreTrainedModel
 from llmfoundry.models.mpt.cache import CACHE_FIELD
 from llmfoundry.models.mpt.config import MPTConfig
@@ -51,10 +52,10 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
         self.transformer = self.backbone_model_class(config)
         self.lm_head: Any = None
         if not config.tie_word_embeddings:
-            self.lm_head = LanguageModelHead(
-                config.d_model, config.vocab_size, bias=False, device=config.init_device
-            )
-            self.lm_head._fsdp_wrap = True
+            with torch.random.fork_rng(devices=[]):
+                self.lm_head = LanguageModelHead(
+                    config.d_model, config.vocab_size, bias=False, device=config.init_device
+                )
         self.logit_scale = config.logit_scale
         if self.logit_scale == "inv_sqrt_d_model":
             self.logit_scale = 1 / math.sqrt(config.d_model)
@@ -104,6 +105,10 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
         """Drops the head where the configuration ties it to the embedding."""
         if getattr(self.config, "tie_word_embeddings", True):
             self.lm_head = None
+
+    def split_sequences(self, share: SequenceShare) -> None:
+        """Computes only this rank's share of each sequence; the other ranks do the others."""
+        self.transformer.share = share
 
     def get_decoder(self) -> MPTModel:
         """Returns the backbone."""
@@ -165,12 +170,21 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
             cache=cache,
         )
         hidden_BSE = outputs.last_hidden_state
+        share = None if CACHE_FIELD in outputs else self.transformer.share
         loss = logits = None
         if labels is not None:
             targets_BS = shift_targets(labels)
-            loss = mean_over_targets(self._summed_loss(hidden_BSE, targets_BS), targets_BS)
+            if share is None:
+                loss_sum = self._summed_loss(hidden_BSE, targets_BS)
+            else:  # the mean over ranks, as they average their gradients, is the whole's
+                own_BS = share.keep(targets_BS, IGNORE_INDEX)
+                loss_sum = share.size * self._summed_loss(hidden_BSE, own_BS)
+            loss = mean_over_targets(loss_sum, targets_BS)
         if labels is None or return_logits:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach_logits):
+                if share is not None:
+                    source: Any = input_ids if inputs_embeds is None else inputs_embeds
+                    hidden_BSE = share.gather(hidden_BSE)[:, : source.size(1)]
                 logits = self._logits(hidden_BSE, logits_to_keep)
         return CausalLMOutputWithPast(
             loss=loss,

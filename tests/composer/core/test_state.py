@@ -227,7 +227,21 @@ class TestParallelism:
         assert isinstance(state.fsdp_config, FSDPConfig) and state.fsdp_config_version == 1
         state.fsdp_config = FSDP2Config(state_dict_type="full", load_monolith_rank0_only=True)
         assert state.fsdp_config_version == 2 and state.load_monolith_rank0_only
-        assert a_state(parallelism_config={"tp": TPConfig()}).tp_config == TPConfig()
+        split = {"fsdp2": {}, "tp": TPConfig(tensor_parallel_degree=2)}
+        assert a_state(parallelism_config=split).tp_config == split["tp"]
+        with pytest.warns(UserWarning, match="Received tensor_parallel_degree of 1, which is a"):
+            assert a_state(parallelism_config={"tp": TPConfig()}).tp_config is None
+        with pytest.raises(ValueError, match="requires 'fsdp'"):
+            a_state(parallelism_config={"tp": split["tp"]})
+        with pytest.raises(ValueError, match="load_monolith_rank0_only is not supported"):
+            a_state(
+                parallelism_config={
+                    "fsdp2": {"state_dict_type": "full", "load_monolith_rank0_only": True},
+                    "tp": split["tp"],
+                }
+            )
+        with pytest.raises(ValueError, match="save_metrics=True is not supported"):
+            a_state(parallelism_config={"fsdp2": {}}, save_metrics=True)
         with pytest.raises(TypeError, match="FSDPConfig"):
             state.fsdp_config = {}
 

@@ -95,7 +95,7 @@ def _with_a_part_outside() -> tuple[bool, float]:
         loss = nn.functional.cross_entropy(sharded(part) * sharded.scale, part[1]) / 2
         loss.backward()
     nn.functional.cross_entropy(whole((inputs, targets)) * whole.scale, targets).backward()
-    assert whole.scale.grad is not None
+    assert whole.scale.grad is not None and sharded.scale.grad is not None
     return hasattr(sharded.scale, "device_mesh"), (
         (sharded.scale.grad - whole.scale.grad).abs().max().item()
     )

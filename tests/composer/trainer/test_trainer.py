@@ -42,7 +42,7 @@ def make(model: Classifier | None = None, **kwargs: Any) -> Trainer:
         ({"device_train_microbatch_size": "auto"}, ValueError, "auto"),
         ({"device_train_microbatch_size": 0}, ValueError, "positive number"),
         ({"device_train_microbatch_size": "many"}, ValueError, "'many'"),
-        ({"parallelism_config": {"fsdp": {}}}, ValueError, "not available in this version"),
+        ({"parallelism_config": {"fsdpp": {}}}, ValueError, "did you mean .fsdp."),
         ({"train_dataloader": [{"x": 1}]}, ValueError, "no `batch_size`"),
     ],
 )

@@ -89,8 +89,9 @@ def test_from_compatible_attrs():
     )
     assert new == FSDP2Config(reshard_after_forward=False, activation_checkpointing=True)
     assert FSDP2Config.from_compatible_attrs({"verbose": True}).verbose
-    with pytest.raises(ValueError, match="did you mean"):
-        FSDP2Config.from_compatible_attrs({"reshard_after_foward": True})
+    with pytest.warns(UserWarning, match="did you mean 'reshard_after_forward'"):
+        new = FSDP2Config.from_compatible_attrs({"reshard_after_foward": False})
+    assert new == FSDP2Config()
     assert "reshard_after_forward" in FSDP2Config.settable_attrs()
     assert "load_planner" not in FSDP2Config.settable_attrs()
 
@@ -107,3 +108,22 @@ def test_parsing():
     assert parse_parallelism_config({"fsdp2": given}).fsdp2 is given
     with pytest.raises(ValueError, match="'fdsp'"):
         parse_parallelism_config({"fdsp": {}})
+    with pytest.raises(ValueError, match="did you mean 'verbose'"):
+        parse_parallelism_config({"fsdp2": {"verbos": True}})
+    with pytest.raises(ValueError, match="leave one out"):
+        parse_parallelism_config({"fsdp": {}, "fsdp2": {}})
+    assert parse_parallelism_config({"cp": {"context_parallel_degree": 2}}).cp is not None
+
+
+def test_which_settings_a_dictionary_has(monkeypatch):
+    parsed = parse_parallelism_config({"fsdp": {"num_units_to_prefetch": 2, "verbose": True}})
+    assert parsed.fsdp is None and parsed.fsdp2.num_units_to_prefetch == 2
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    parsed = parse_parallelism_config({"fsdp": {"sharding_strategy": "SHARD_GRAD_OP"}})
+    assert parsed.fsdp is None and parsed.fsdp2.reshard_after_forward is False
+
+
+def test_hybrid_sharding_of_old_recipes_is_by_node(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    new = FSDPConfig(sharding_strategy="HYBRID_SHARD").to_fsdp2()
+    assert (new.data_parallel_replicate_degree, new.data_parallel_shard_degree) == (-1, 8)

@@ -275,8 +275,9 @@ def test_units_of_sharding_and_checkpointing() -> None:
     model = _model({"alibi": True}, activation_checkpointing_target={"mptmlp": "first-1, last-1"})
     units = [name for name, module in model.named_modules() if model.fsdp_wrap_fn(module)]
     assert units == [f"transformer.blocks.{i}" for i in range(3)]
-    flagged = {name for name, m in model.named_modules() if getattr(m, "_fsdp_wrap", False)}
-    assert flagged == {"transformer.wte", "transformer.emb_drop", "transformer.norm_f"}
+    untied = _model({"alibi": True}, tie_word_embeddings=False)
+    units = [name for name, module in untied.named_modules() if untied.fsdp_wrap_fn(module)]
+    assert units == ["transformer.wte", *(f"transformer.blocks.{i}" for i in range(3)), "lm_head"]
     chosen = [m for m in model.modules() if model.activation_checkpointing_fn(m)]
     assert [type(m) for m in chosen] == [MPTMLP, MPTMLP]
     assert [m.block_idx for m in chosen] == [0, 2]

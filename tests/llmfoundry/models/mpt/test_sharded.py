@@ -24,18 +24,19 @@ def _model(tied: bool, init_device: str) -> MPTForCausalLM:
     )
 
 
-def _is_unit(model: MPTForCausalLM, module: torch.nn.Module, with_flags: bool) -> bool:
-    flagged = with_flags and getattr(module, "_fsdp_wrap", False)
+def _is_unit(model: MPTForCausalLM, module: torch.nn.Module, children_too: bool) -> bool:
+    is_child = children_too and module in set(model.transformer.children())
     has_parameters = next(module.parameters(), None) is not None
-    return has_parameters and bool(flagged or model.fsdp_wrap_fn(module))
+    is_list = isinstance(module, torch.nn.ModuleList)
+    return has_parameters and not is_list and bool(is_child or model.fsdp_wrap_fn(module))
 
 
-def _sharded_step(tied: bool, with_flags: bool) -> tuple[float, float, float]:
+def _sharded_step(tied: bool, children_too: bool) -> tuple[float, float, float]:
     """Shards a meta model, initialises it, and compares a step with that of the whole model."""
     rank, mesh = dist.get_rank(), init_device_mesh("cpu", (dist.get_world_size(),))
     model, whole = _model(tied, "meta"), _model(tied, "cpu")
     for module in reversed(list(model.modules())[1:]):
-        if _is_unit(model, module, with_flags):
+        if _is_unit(model, module, children_too):
             fully_shard(module, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     model.to_empty(device="cpu")
@@ -58,7 +59,7 @@ def _sharded_step(tied: bool, with_flags: bool) -> tuple[float, float, float]:
 
 
 def _every_way() -> list[tuple[float, float, float]]:
-    return [_sharded_step(tied, flags) for tied in (True, False) for flags in (True, False)]
+    return [_sharded_step(tied, more) for tied in (True, False) for more in (True, False)]
 
 
 def test_sharded_equals_whole() -> None:
