@@ -205,25 +205,24 @@ def _fetch(
         )
 
 
-def _make_room(destination: str, overwrite: bool) -> None:
-    if os.path.lexists(destination):
-        if not overwrite:
-            raise FileExistsError(
-                f"The file at {destination} already exists and overwrite is set to False."
-            )
-        os.remove(destination)
+def _refuse_existing(destination: str, overwrite: bool) -> None:
+    if os.path.lexists(destination) and not overwrite:
+        raise FileExistsError(
+            f"The file at {destination} already exists and overwrite is set to False."
+        )
 
 
 def _link(path: str, destination: str, overwrite: bool) -> None:
     source = os.path.abspath(path)
     if not os.path.exists(source):
         raise FileNotFoundError(f"Local path {path} does not exist.")
-    _make_room(destination, overwrite)
+    _refuse_existing(destination, overwrite)
+    Path(destination).unlink(missing_ok=True)
     os.symlink(source, destination)
 
 
 def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: bool) -> None:
-    _make_room(destination, overwrite)
+    _refuse_existing(destination, overwrite)  # it is replaced only by what has arrived whole
     aside = f"{destination}.{os.getpid()}.partial"
     shown = without_secrets(url)  # an address may be signed
     try:

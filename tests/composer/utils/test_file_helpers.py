@@ -54,6 +54,16 @@ def web(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
+def test_what_was_there_stays_until_the_new_file_has_arrived(web: str, tmp_path: Path) -> None:
+    destination = tmp_path / "kept.pt"
+    destination.write_text("old")
+    with pytest.raises(FileNotFoundError):
+        get_file(f"{web}/missing.pt", str(destination), overwrite=True)
+    assert destination.read_text() == "old"
+    get_file(f"{web}/x.pt", str(destination), overwrite=True)
+    assert destination.read_text() == "content"
+
+
 @pytest.mark.parametrize(
     ("uri", "parts"),
     [
