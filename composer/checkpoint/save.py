@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pickle
-import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -234,7 +233,7 @@ def save_state_dict_to_disk(
             stacklevel=2,
         )
         path = path.with_suffix("")
-    dist.from_rank_zero(lambda: _make_room(path, overwrite))
+    dist.from_rank_zero(lambda: _refuse_existing(path, is_sharded, overwrite))
     if is_sharded:
         write_sharded(state_dict, str(path))
         return str(path)
@@ -242,13 +241,16 @@ def save_state_dict_to_disk(
     return str(path) if dist.get_global_rank() == 0 else None
 
 
-def _make_room(path: Path, overwrite: bool) -> None:
+def _refuse_existing(path: Path, is_sharded: bool, overwrite: bool) -> None:
+    """Checks the place; what stands there stays until the new save is whole and takes it over."""
     if not path.exists():
         return
     if not overwrite:
         raise ValueError(f"{path} already exists; choose another place, or set overwrite=True.")
-    if path.is_dir():  # shards of more ranks than there are now would stay
-        shutil.rmtree(path)
+    if path.is_dir() and not is_sharded:
+        raise ValueError(
+            f"{path} is a folder, and a file is to be saved there; choose another place."
+        )
 
 
 def is_state_dict_sharded(state_dict: dict[str, Any]) -> bool:
