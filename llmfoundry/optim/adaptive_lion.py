@@ -1,17 +1,11 @@
 """Lion that answers to outliers: with a smaller rate, or with a shorter gradient."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer
 
-from llmfoundry.optim.lion import (
-    check_lion_settings,
-    decay_and_step,
-    lion_direction,
-    report_norms,
-)
+from llmfoundry.optim.lion import DecoupledLionW
 from llmfoundry.optim.outlier_detection import OutlierDetector
 
 __all__ = ["DecoupledAdaLRLion", "DecoupledClipLion"]
@@ -24,29 +18,7 @@ def _whole_norm(tensor: torch.Tensor) -> float:
     return float(norm if full is None else full())
 
 
-class _OutlierLion(Optimizer):
-    """What the two have in common: parameters in their groups, and norms to report."""
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group and remembers the learning rate that its decay is measured against."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        group.setdefault("initial_lr", group["lr"])
-
-    def _trained(self) -> Iterable[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.requires_grad:
-                    yield group, parameter, parameter.grad
-
-    def report_per_parameter_metrics(
-        self, param: torch.Tensor, name: str, optimizer_metrics: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Adds the norms of one parameter for the optimizer monitor."""
-        return report_norms(self, param, name, optimizer_metrics)
-
-
-class DecoupledAdaLRLion(_OutlierLion):
+class DecoupledAdaLRLion(DecoupledLionW):
     """Lion that lowers a parameter's rate for a while after its momentum stood out.
 
     Args:
@@ -71,8 +43,7 @@ class DecoupledAdaLRLion(_OutlierLion):
         lr_penalty: float = 0.707,
         min_scale: float = 1e-4,
     ) -> None:
-        check_lion_settings(lr, betas, weight_decay)
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        super().__init__(params, lr, betas, weight_decay)
         self.outlier_threshold = outlier_threshold
         self.timeout = timeout
         self.lr_penalty = lr_penalty
@@ -82,34 +53,21 @@ class DecoupledAdaLRLion(_OutlierLion):
         """The rate after ``num_times`` outliers."""
         return lr * max(min_scale, lr_penalty**num_times)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Moves the parameters one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group, parameter, gradient in self._trained():
-            beta1, beta2 = group["betas"]
-            state = self.state[parameter]
-            if not state:
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["moment_history"] = []
-                state["outlier_timestamp"] = []
-                state["step"] = 0
-            norm = _whole_norm(state["exp_avg"].lerp(gradient, 1 - beta2))
-            tracker = OutlierDetector(self.outlier_threshold, history=state["moment_history"])
-            if tracker.insert_observation(norm):
-                state["outlier_timestamp"].append(state["step"])
-            state["outlier_timestamp"] = [
-                when for when in state["outlier_timestamp"] if state["step"] - when <= self.timeout
-            ]
-            lr = self._lr_of(group, state)
-            direction = lion_direction(state["exp_avg"], gradient, beta1)
-            decay_and_step(parameter, direction, lr, group["initial_lr"], group["weight_decay"])
-            state["exp_avg"].lerp_(gradient, 1 - beta2)
-            state["step"] += 1
-        return loss
+    def _start(self, state: dict[str, Any]) -> None:
+        state.update(moment_history=[], outlier_timestamp=[], step=0)
+
+    def _moderate(
+        self, group: dict[str, Any], state: dict[str, Any], gradient: torch.Tensor
+    ) -> tuple[float, torch.Tensor]:
+        norm = _whole_norm(state["exp_avg"].lerp(gradient, 1 - group["betas"][1]))
+        tracker = OutlierDetector(self.outlier_threshold, history=state["moment_history"])
+        if tracker.insert_observation(norm):
+            state["outlier_timestamp"].append(state["step"])
+        state["outlier_timestamp"] = [
+            when for when in state["outlier_timestamp"] if state["step"] - when <= self.timeout
+        ]
+        state["step"] += 1
+        return self._lr_of(group, state), gradient
 
     def _lr_of(self, group: dict[str, Any], state: dict[str, Any]) -> float:
         return self.adjust_lr(
@@ -120,7 +78,7 @@ class DecoupledAdaLRLion(_OutlierLion):
         self, param: torch.Tensor, name: str, optimizer_metrics: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Adds the norms and the effective learning rate of one parameter."""
-        metrics = report_norms(self, param, name, optimizer_metrics)
+        metrics = super().report_per_parameter_metrics(param, name, optimizer_metrics)
         state = self.state.get(param)
         if state:
             group = next(group for group, each, _ in self._trained() if each is param)
@@ -128,7 +86,7 @@ class DecoupledAdaLRLion(_OutlierLion):
         return metrics
 
 
-class DecoupledClipLion(_OutlierLion):
+class DecoupledClipLion(DecoupledLionW):
     """Lion that shortens a gradient that stands out to the most that is usual.
 
     Args:
@@ -147,47 +105,29 @@ class DecoupledClipLion(_OutlierLion):
         weight_decay: float = 0.0,
         outlier_threshold: float = 5.0,
     ) -> None:
-        check_lion_settings(lr, betas, weight_decay)
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        super().__init__(params, lr, betas, weight_decay)
         self.outlier_threshold = outlier_threshold
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Moves the parameters one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group, parameter, gradient in self._trained():
-            beta1, beta2 = group["betas"]
-            state = self.state[parameter]
-            if not state:
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["grad_history"] = []
-                state["clipped_batches"] = 0
-            usual = self._usual(gradient, state)
-            direction = lion_direction(state["exp_avg"], usual, beta1)
-            decay_and_step(
-                parameter, direction, group["lr"], group["initial_lr"], group["weight_decay"]
-            )
-            state["exp_avg"].lerp_(usual, 1 - beta2)
-        return loss
+    def _start(self, state: dict[str, Any]) -> None:
+        state.update(grad_history=[], clipped_batches=0)
 
-    def _usual(self, gradient: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+    def _moderate(
+        self, group: dict[str, Any], state: dict[str, Any], gradient: torch.Tensor
+    ) -> tuple[float, torch.Tensor]:
         tracker = OutlierDetector(self.outlier_threshold, history=state["grad_history"])
         norm = _whole_norm(gradient)
-        if not tracker.insert_observation(norm):
-            return gradient
-        state["clipped_batches"] += 1
-        usual = tracker.get_delayed_mva()
-        assert usual is not None, "an outlier stands out from something"
-        return gradient * (usual * self.outlier_threshold / norm)
+        if tracker.insert_observation(norm):
+            state["clipped_batches"] += 1
+            usual = tracker.get_delayed_mva()
+            assert usual is not None, "an outlier stands out from something"
+            gradient = gradient * (usual * self.outlier_threshold / norm)
+        return group["lr"], gradient
 
     def report_per_parameter_metrics(
         self, param: torch.Tensor, name: str, optimizer_metrics: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Adds the norms of one parameter and how often its gradient was shortened."""
-        metrics = report_norms(self, param, name, optimizer_metrics)
+        metrics = super().report_per_parameter_metrics(param, name, optimizer_metrics)
         state = self.state.get(param)
         if state:
             metrics[f"clipped_batches/{name}"] = torch.tensor(float(state["clipped_batches"]))

@@ -1,13 +1,13 @@
 """Lion, whose steps all have the length of the learning rate, with decoupled weight decay."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-__all__ = ["DecoupledLionW", "decay_and_step", "lion_direction", "report_norms"]
+__all__ = ["DecoupledLionW", "decay_and_step", "lion_direction"]
 
 log = logging.getLogger(__name__)
 
@@ -32,32 +32,6 @@ def decay_and_step(
         share = lr / initial_lr if initial_lr else 1.0
         parameter.mul_(1 - share * weight_decay)
     parameter.add_(direction, alpha=-lr)
-
-
-def report_norms(
-    optimizer: Optimizer,
-    parameter: torch.Tensor,
-    name: str,
-    metrics: dict[str, torch.Tensor],
-) -> dict[str, torch.Tensor]:
-    """Adds the norms of a parameter, its gradient, momentum and next update to ``metrics``."""
-    state = optimizer.state.get(parameter)
-    if not state or "exp_avg" not in state or parameter.grad is None:
-        return metrics
-    group = next(
-        group
-        for group in optimizer.param_groups
-        if any(parameter is each for each in group["params"])
-    )
-    lr, decay = group["lr"], group["weight_decay"]
-    direction = lion_direction(state["exp_avg"], parameter.grad, group["betas"][0])
-    share = lr / group["initial_lr"] if group["initial_lr"] else 1.0
-    norm = torch.linalg.vector_norm
-    metrics[f"l2_norm/moment/{name}"] = norm(state["exp_avg"])
-    metrics[f"l2_norm/param/{name}"] = norm(parameter.data)
-    metrics[f"l2_norm/update/{name}"] = norm(direction * lr + parameter.data * (share * decay))
-    metrics[f"l2_norm/grad/{name}"] = norm(parameter.grad)
-    return metrics
 
 
 def check_lion_settings(lr: float, betas: tuple[float, float], weight_decay: float) -> None:
@@ -110,27 +84,50 @@ class DecoupledLionW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for group, parameter, gradient in self._trained():
             beta1, beta2 = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None or not parameter.requires_grad:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                direction = lion_direction(state["exp_avg"], parameter.grad, beta1)
-                decay_and_step(
-                    parameter,
-                    direction,
-                    group["lr"],
-                    group["initial_lr"],
-                    group["weight_decay"],
-                )
-                state["exp_avg"].lerp_(parameter.grad, 1 - beta2)
+            state = self.state[parameter]
+            if not state:
+                state["exp_avg"] = torch.zeros_like(parameter)
+                self._start(state)
+            lr, gradient = self._moderate(group, state, gradient)
+            direction = lion_direction(state["exp_avg"], gradient, beta1)
+            decay_and_step(parameter, direction, lr, group["initial_lr"], group["weight_decay"])
+            state["exp_avg"].lerp_(gradient, 1 - beta2)
         return loss
+
+    def _trained(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, torch.Tensor]]:
+        """Each parameter that has a gradient, with its group before and its gradient behind."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.requires_grad:
+                    yield group, parameter, parameter.grad
+
+    def _start(self, state: dict[str, Any]) -> None:
+        """Adds what a variant keeps for a parameter."""
+
+    def _moderate(
+        self, group: dict[str, Any], state: dict[str, Any], gradient: torch.Tensor
+    ) -> tuple[float, torch.Tensor]:
+        """The rate and the gradient of this step; variants answer to outliers here."""
+        return group["lr"], gradient
 
     def report_per_parameter_metrics(
         self, param: torch.Tensor, name: str, optimizer_metrics: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Adds the norms of one parameter for the optimizer monitor."""
-        return report_norms(self, param, name, optimizer_metrics)
+        """Adds the norms of a parameter, its gradient, momentum and next update."""
+        state = self.state.get(param)
+        if not state or param.grad is None:
+            return optimizer_metrics
+        group = next(group for group, each, _ in self._trained() if each is param)
+        lr, decay = group["lr"], group["weight_decay"]
+        direction = lion_direction(state["exp_avg"], param.grad, group["betas"][0])
+        share = lr / group["initial_lr"] if group["initial_lr"] else 1.0
+        for what, tensor in (
+            ("moment", state["exp_avg"]),
+            ("param", param.data),
+            ("update", direction * lr + param.data * (share * decay)),
+            ("grad", param.grad),
+        ):
+            optimizer_metrics[f"l2_norm/{what}/{name}"] = torch.linalg.vector_norm(tensor)
+        return optimizer_metrics
