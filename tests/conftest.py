@@ -1,4 +1,4 @@
-"""Settings of every test: one thread, no network, fresh random generators."""
+"""Settings of every test: one thread, no network, fresh random generators; an S3 on loopback."""
 
 import os
 
@@ -10,6 +10,7 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,3 +40,49 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def golden() -> Path:
     """The folder of results recorded with the last upstream releases."""
     return Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[tuple[str, int]]:
+    """A real S3 server, as host and port."""
+    from tests.composer.utils.object_store.faults import s3_server
+
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(
+    moto: tuple[str, int], quick: None, no_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """An empty bucket named ``bucket`` behind a proxy, which the environment leads to."""
+    from tests.composer.utils.object_store.faults import SECRET, TOKEN, faulty_proxy, make_bucket
+
+    make_bucket(*moto, "bucket")
+    with faulty_proxy(*moto) as proxy:
+        monkeypatch.setenv("S3_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+        yield proxy
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the pauses between tries short."""
+    from composer.utils.object_store.remote_object_store import RemoteObjectStore
+
+    monkeypatch.setattr(RemoteObjectStore, "backoff_seconds", 0.01)
+    for package in ("composer.utils.object_store._drivers", "streaming.base.remote"):
+        monkeypatch.setattr(f"{package}.FIRST_PAUSE_SECONDS", 0.002)
+
+
+@pytest.fixture
+def no_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Hides this machine's credentials."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "S3_", "GCS_", "GOOGLE_", "AZURE_", "HF_TOKEN")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))

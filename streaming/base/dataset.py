@@ -224,6 +224,15 @@ class StreamingDataset(Array, IterableDataset[Any]):
         return self.length
 
     @property
+    def own_samples(self) -> int | None:
+        """How many samples of an epoch this rank takes before those that repeat others.
+
+        These come last, where the rest of an epoch does not go round, and must not count twice in a
+        score. It is None if there are none.
+        """
+        return self._plan.own_samples(self._progress.current(), self._loading())
+
+    @property
     def next_epoch(self) -> int:
         """Number of the epoch that begins next."""
         return self._progress.next_epoch

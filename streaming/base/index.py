@@ -2,7 +2,9 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -62,7 +64,8 @@ def merge_index(*args: Any, **kwargs: Any) -> str | None:
     index files of folders below ``out``, or as ``merge_index(out, keep_local=True,
     download_timeout=60)`` to find all of them; ``out`` is a folder, or a pair (local, remote).
     Folders may be nested. An item of the list may be a pair (local, remote), of which the local one
-    is used where it exists. Shards stand in the order of the list, or of the folders' paths.
+    is used where it exists; items and ``out`` may be addresses in stores. Shards stand in the order
+    of the list, or of the folders' paths.
 
     Args:
         args: As above.
@@ -78,12 +81,16 @@ def merge_index(*args: Any, **kwargs: Any) -> str | None:
     is_odd = len(args) + len(kwargs) != len(bound) or bound.keys() - set(names)
     if is_odd or "out" not in bound:
         raise ValueError(f"Invalid arguments to merge_index: {args}, {kwargs}.")
+    keep_local, timeout = bound.get("keep_local", True), bound.get("download_timeout", 60)
     local, remote = _split_out(bound["out"])
-    urls = bound.get("index_file_urls")
-    if urls is None:
-        urls = _find_indexes(local)
-    paths = list(dict.fromkeys(map(_pick_local, urls)))
-    return _merge(paths, local, remote, bound.get("keep_local", True))
+    with tempfile.TemporaryDirectory() as scratch:
+        if not local:
+            local, keep_local = scratch, False
+        urls = bound.get("index_file_urls")
+        if urls is None:
+            urls = _find_indexes(local, remote)
+        urls = list(dict.fromkeys(map(_pick, urls)))
+        return _merge(urls, local, remote, keep_local, timeout)
 
 
 def _starts_with_urls(args: tuple[Any, ...]) -> bool:
@@ -94,52 +101,65 @@ def _starts_with_urls(args: tuple[Any, ...]) -> bool:
 
 
 def _split_out(out: Any) -> tuple[str, str | None]:
-    """``out`` as (local folder, remote folder or None)."""
+    """``out`` as (local folder or nothing, remote folder or None)."""
     if isinstance(out, str):
-        if is_remote(out):
-            open_store(out)  # Says what is wrong with stores that cannot be written yet.
-            raise ValueError(
-                f"Cannot merge at {out} without a local folder: pass `out` as (local, remote)."
-            )
-        return out, None
+        return ("", out.rstrip("/")) if is_remote(out) else (out, None)
     if isinstance(out, tuple) and len(out) == 2:
         return out
     raise ValueError(f"Invalid arguments to merge_index: `out` is {out!r}, not a folder or a pair.")
 
 
-def _pick_local(url: Any) -> str:
-    """The path behind an item of the list."""
+def _pick(url: Any) -> str:
+    """The path or address behind an item of the list."""
     candidates = [url] if isinstance(url, str) else list(url)
     for candidate in candidates:
         path = candidate.removeprefix("file://") if candidate else ""
         if path and not is_remote(path) and os.path.exists(path):
             return path
-    if candidates and is_remote(candidates[-1]):
-        open_store(candidates[-1])
+    if candidates and candidates[-1] and is_remote(candidates[-1]):
+        return candidates[-1]
     raise FileNotFoundError(f"Check data availability! No index file at {url!r}.")
 
 
-def _find_indexes(root: str) -> Iterable[str]:
-    """All index files below a folder, but not its own, in path order."""
+def _find_indexes(root: str, remote: str | None) -> Iterable[str]:
+    """All index files below a folder, or else below the remote one, but not its own, in order."""
     found = []
     for folder, _, files in os.walk(root):
         if folder != root and get_index_basename() in files:
             found.append(os.path.join(folder, get_index_basename()))
+    if not found and remote is not None:
+        names = open_store(remote).list()
+        found = [f"{remote}/{name}" for name in names if name.endswith(f"/{get_index_basename()}")]
     if not found:
-        raise FileNotFoundError(f"No {get_index_basename()} below {root!r}: nothing to merge.")
+        raise FileNotFoundError(
+            f"No {get_index_basename()} below {remote or root!r}: nothing to merge."
+        )
     return sorted(found)
 
 
-def _merge(urls: Iterable[str], local: str, remote: str | None, keep_local: bool) -> str | None:
+def _read_index(url: str, root: str, timeout: float) -> tuple[str, list[dict[str, Any]]]:
+    """The folder of an index file, relative to a root, and its records."""
+    folder, name = url.rpartition("/")[::2] if is_remote(url) else os.path.split(url)
+    out = BytesIO()
+    open_store(folder).fetch(name, out, timeout)
+    if is_remote(url):
+        inner = folder.removeprefix(f"{root}/") if folder.startswith(f"{root}/") else ".."
+    else:
+        inner = os.path.relpath(os.path.abspath(folder), os.path.abspath(root))
+    if inner.startswith(".."):
+        # Copies elsewhere, as in a download folder: only the last folder's name can be meant.
+        inner = os.path.basename(os.path.abspath(folder))
+    return inner, parse_index(out.getvalue(), url)
+
+
+def _merge(
+    urls: Iterable[str], local: str, remote: str | None, keep_local: bool, timeout: float
+) -> str | None:
     """Writes the merged index, with each file name relative to the merged folder."""
     shards = []
     for url in urls:
-        folder = os.path.relpath(os.path.dirname(os.path.abspath(url)), os.path.abspath(local))
-        if folder.startswith(".."):
-            # Copies elsewhere, as in a download folder: only the last folder's name can be meant.
-            folder = os.path.basename(os.path.dirname(os.path.abspath(url)))
-        with open(url, "rb") as file:
-            records = parse_index(file.read(), url)
+        root = (remote or local) if is_remote(url) else local
+        folder, records = _read_index(url, root, timeout)
         for record in records:
             for key in _FILE_KEYS:
                 if record.get(key):

@@ -144,6 +144,10 @@ class MosaicPlan:
         ids = work[world.node, world.rank_of_node, world.worker_of_rank].ravel()
         yield ids[ids >= 0]
 
+    def own_samples(self, start: Start, loading: Loading) -> int | None:
+        """Returns None: the repeats of this order lie anywhere and are not told apart."""
+        return None
+
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         return (

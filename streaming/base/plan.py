@@ -59,6 +59,10 @@ class OrderPlan(Protocol):
         """Numbers of the samples that the worker of ``loading.world`` loads, some at a time."""
         ...
 
+    def own_samples(self, start: Start, loading: Loading) -> int | None:
+        """How many samples the rank loads before those that repeat others; None if none does."""
+        ...
+
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         ...
@@ -140,6 +144,12 @@ class ExactPlan:
         slicer = self.slicer(start, loading)
         for places in slicer.places(world.rank, world.worker_of_rank, world.workers_per_rank):
             yield epoch.ids(places)
+
+    def own_samples(self, start: Start, loading: Loading) -> int | None:
+        """How many samples the rank loads before those that repeat others; None if none does."""
+        slicer, rank = self.slicer(start, loading), loading.world.rank
+        own = slicer.own_count(rank)
+        return own if own < slicer.count(rank) else None
 
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""

@@ -6,17 +6,15 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote
 
 from streaming.base.files import write_file
+from streaming.base.remote import FSSPEC_SCHEMES, OBSTORE_SCHEMES, RemoteStore
 
-_SCHEMES = {
-    "s3": "object stores",
-    "gs": "object stores",
-    "oci": "object stores",
-    "azure": "object stores",
-    "azure-dl": "object stores",
-    "hf": "object stores",
-    "dbfs": "object stores",
-    "sftp": "object stores",
-    "alipan": "object stores",
+_SCHEMES = ("file", *OBSTORE_SCHEMES, *FSSPEC_SCHEMES)
+_LEFT_BEHIND = {
+    "oci": "use the S3 compatible address of OCI, s3:// with S3_ENDPOINT_URL",
+    "dbfs": "use the path of the mounted volume, such as /Volumes/... or /dbfs/..., or the address "
+    "of the store behind it, such as s3:// or azure://",
+    "alipan": "use the S3 compatible address of a store of Alibaba's, s3:// with S3_ENDPOINT_URL, "
+    "or copy the shards to a local folder",
 }
 
 
@@ -88,13 +86,14 @@ def open_store(url: str) -> Store:
         return FolderStore(url)
     if scheme == "file":
         return FolderStore(unquote(url.removeprefix("file://")))
-    if scheme in _SCHEMES:
+    if scheme in _LEFT_BEHIND:
         raise ValueError(
-            f"Unsupported remote path: {url}: reading from and writing to {scheme}:// is not part "
-            "of this version. Copy the shards to a local folder with the store's own tool and pass "
-            "that folder as `local` (or as `remote`, to have it cached in `local`)."
+            f"Unsupported remote path: {url}: {scheme}:// is not part of this project; "
+            f"{_LEFT_BEHIND[scheme]}."
         )
+    if scheme in _SCHEMES:
+        return RemoteStore(url)
     raise ValueError(
         f"Unsupported remote path: {url}: {scheme}:// is not one of "
-        f"{', '.join(f'{name}://' for name in ('file', *_SCHEMES))} and a plain path."
+        f"{', '.join(f'{name}://' for name in _SCHEMES)} and a plain path."
     )

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from io import BytesIO
@@ -17,9 +18,11 @@ from streaming.base.hashing import get_hash, is_hash
 from streaming.base.index import get_index_basename, parse_index
 from streaming.base.registry_utils import create_registry
 from streaming.base.store import Store, open_store
-from streaming.base.util import retry
+from streaming.base.util import call_store
 from streaming.base.weights import apply_weights, check_weights, validate_weights
 from streaming.base.world import World
+
+_INDEX_IS_NEW_SECONDS = 60
 
 _DEFAULTS = {
     "split": None,
@@ -34,7 +37,8 @@ class Stream:
     """One part of a dataset.
 
     Args:
-        remote: Folder that holds it: a path or a ``file://`` address.
+        remote: Folder that holds it: a path, or an address such as ``s3://bucket/folder``
+            (``gs``, ``az``, ``hf``, ``sftp``, ``memory`` and ``file`` as well).
         local: Folder where it is kept for reading. Without ``remote`` it must be there already;
             with one it defaults to a folder for temporary files.
         split: Folder below both.
@@ -162,23 +166,20 @@ class Stream:
                     f"No `remote` provided, but local file {filename} does not exist either. Check "
                     "`local` and `split`."
                 )
-        elif fetched := self._fetch_index(filename):
-            make_once(
-                filename, partial(_holds, filename, fetched), lambda out: _write(out, fetched)
-            )
+        else:
+            try:
+                if make_once(filename, partial(_is_renewed, filename), self._fetch_index):
+                    _renewed[filename] = os.stat(filename).st_mtime_ns
+            except (OSError, ValueError):
+                if not _is_index(filename):
+                    raise  # With one, work on without the network, or in a folder that is full.
         with open(filename, "rb") as file:
             return parse_index(file.read(), filename)
 
-    def _fetch_index(self, filename: str) -> bytes | None:
-        """The remote's index; None if it cannot be had but there is a local one."""
-        try:
-            fetched = self._fetch(get_index_basename())
-            parse_index(fetched, f"{self.remote}/{self.split}/{get_index_basename()}")
-        except (OSError, ValueError):
-            if _is_index(filename):
-                return None  # Work on without the network.
-            raise
-        return fetched
+    def _fetch_index(self, out: BinaryIO) -> None:
+        fetched = self._fetch(get_index_basename())
+        parse_index(fetched, f"{self.remote}/{self.split}/{get_index_basename()}")
+        out.write(fetched)
 
     def _fetch(self, basename: str) -> bytes:
         """Content of a remote file."""
@@ -187,19 +188,15 @@ class Stream:
 
         name = os.path.join(self.split or "", basename)
 
-        @retry(OSError, num_attempts=1 + (self.download_retry or 0), initial_backoff=0.2)
         def download() -> bytes:
             out = BytesIO()
-            try:
-                store.fetch(name, out, self.download_timeout or DEFAULT_TIMEOUT)
-            except FileNotFoundError as error:
-                raise _Absent(f"{self.remote} has no file {name}.") from error
+            store.fetch(name, out, self.download_timeout or DEFAULT_TIMEOUT)
             return out.getvalue()
 
         try:
-            return download()
-        except _Absent as error:
-            raise FileNotFoundError(str(error)) from error
+            return call_store(download, 1 + (self.download_retry or 0))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{store.url} has no file {name}.") from error
 
     def prepare_shard(self, shard: Reader) -> int:
         """Makes a shard's files ready for reading; returns how many bytes the folder grew by.
@@ -317,20 +314,24 @@ class Stream:
         return removed
 
 
-class _Absent(Exception):
-    """A file is not there, and another try will not change that."""
-
-
 def _write(out: BinaryIO, data: bytes) -> None:
     out.write(data)
 
 
-def _holds(filename: str, data: bytes) -> bool:
+_began = time.time()
+_renewed: dict[str, int] = {}
+"""When this process has fetched an index, by the file's own time."""
+
+
+def _is_renewed(filename: str) -> bool:
+    """Whether another process, as of the same node's ranks, has just fetched the index."""
     try:
-        with open(filename, "rb") as file:
-            return file.read() == data
+        written = os.stat(filename).st_mtime_ns
     except FileNotFoundError:
         return False
+    now = time.time()
+    is_new = max(_began, now - _INDEX_IS_NEW_SECONDS) < written / 1e9 <= now
+    return is_new and _renewed.get(filename) != written and _is_index(filename)
 
 
 def _is_index(filename: str) -> bool:

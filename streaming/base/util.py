@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from streaming.base.index import merge_index
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _BYTE_UNITS = {unit: 1024**power for power, unit in enumerate("b kb mb gb tb pb eb zb yb".split())}
 _COUNT_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -147,3 +148,31 @@ def retry(
         return attempt
 
     return wrap
+
+
+class _Final(Exception):
+    """Holds an error that another try will not change."""
+
+
+def call_store(call: Callable[[], T], num_attempts: int, initial_backoff: float = 0.2) -> T:
+    """Calls again, after a growing pause, while there is trouble with a store that may pass.
+
+    What is missing or forbidden is raised at once.
+
+    Args:
+        call: Fetches or stores something.
+        num_attempts: How often to try in all.
+        initial_backoff: Seconds before the second attempt.
+    """
+
+    @retry(OSError, num_attempts=num_attempts, initial_backoff=initial_backoff)
+    def attempt() -> T:
+        try:
+            return call()
+        except (FileNotFoundError, PermissionError) as error:
+            raise _Final(error) from error
+
+    try:
+        return attempt()
+    except _Final as final:
+        raise final.args[0] from final.args[0].__cause__

@@ -17,7 +17,7 @@ from streaming.base.files import write_file
 from streaming.base.hashing import get_hash, is_hash
 from streaming.base.index import INDEX_VERSION, get_index_basename, write_index
 from streaming.base.store import Store, is_remote, open_store
-from streaming.base.util import bytes_to_int, retry
+from streaming.base.util import bytes_to_int, call_store
 
 _KWARGS = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False}
 
@@ -42,7 +42,8 @@ class Writer(ABC):
     taken for a whole.
 
     Args:
-        out: Folder, or a pair (local folder, remote folder).
+        out: Folder, its address in a store such as ``s3://bucket/folder``, or a pair (local folder,
+            remote folder).
         keep_local: Whether the local folder stays when there is a remote one.
         compression: Algorithm for the files, for example ``zstd:7``.
         hashes: Sorted names of the checksums to put into the index.
@@ -89,7 +90,6 @@ class Writer(ABC):
         _prepare_folder(self.local, options["exist_ok"])
 
         self.retry = options["retry"]
-        self._put = retry(num_attempts=options["retry"])(self._store.put) if self._store else None
         self._workers = options["max_workers"] or min(4, os.cpu_count() or 1)
         self.executor = ThreadPoolExecutor(self._workers, f"{self.format}-writer")
         self._pending: list[Future[dict[str, Any]]] = []
@@ -160,10 +160,11 @@ class Writer(ABC):
         return {"basename": basename, "bytes": len(data), "hashes": hashes}
 
     def _upload(self, name: str) -> None:
-        if self._put is None:
+        store = self._store
+        if store is None:
             return
         filename = os.path.join(self.local, name)
-        self._put(filename, name)
+        call_store(lambda: store.put(filename, name), self.retry, initial_backoff=1.0)
         if not self.keep_local:
             os.remove(filename)
 

@@ -78,6 +78,16 @@ class Slicer:
         """How many samples a rank loads."""
         return self.num_full * self.batch_size + self.last_batch(rank).size
 
+    def own_count(self, rank: int) -> int:
+        """How many samples a rank loads before those that repeat others for its sake."""
+        rest = max(0, self.length - self.start) % self.global_batch_size
+        last = self.last_batch(rank).size
+        if 0 < rest <= self.num_ranks:
+            last = min(last, int(rank < rest))
+        elif rest > self.global_batch_size - self.num_ranks:
+            last = min(last, max(0, rest - rank * self.batch_size))
+        return self.num_full * self.batch_size + last
+
     def place_after(self, rank: int, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         batches, within = divmod(num_samples, self.batch_size)

@@ -83,7 +83,7 @@ def test_indexing(folder: str) -> None:
         ({"local": "x", "download_timeout": 0}, "`download_timeout` must be greater than 0"),
         ({"local": "x", "validate_hash": "crc"}, "no known hash"),
         ({"remote": "gcs://b/x"}, "Unsupported remote path: gcs://b/x"),
-        ({"remote": "s3://b/x", "local": "x"}, "not part of this version"),
+        ({"remote": "oci://b/x", "local": "x"}, "not part of this project"),
         ({"local": "x", "stream_name": "odd"}, "'odd' is not in the registry"),
     ],
 )

@@ -262,8 +262,14 @@ def test_stores(tmp_path: Path) -> None:
     store.put(str(tmp_path / "source"), "c")
     assert store.list() == ["a/b", "c"]
     assert (tmp_path / "some where" / "a" / "b").read_bytes() == b"abc"
-    for url in ("s3://b/k", "gs://b/k", "dbfs:/Volumes/x", "hf://datasets/a/b"):
-        with pytest.raises(ValueError, match="Copy the shards to a local folder"):
+    for url, cure in (
+        ("oci://bucket@space/x", "s3:// with S3_ENDPOINT_URL"),
+        ("dbfs:/Volumes/x", "the path of the mounted volume, such as /Volumes/"),
+        ("alipan:///x", "s3:// with S3_ENDPOINT_URL"),
+        ("gcs://b/k", "is not one of file://, s3://, gs://, az://"),
+        ("s3://", "names no bucket"),
+    ):
+        with pytest.raises(ValueError, match=f"Unsupported remote path: {url}.*{cure}"):
             open_store(url)
 
 

@@ -63,7 +63,7 @@ def test_samples_beyond_the_limit_get_shards_of_their_own(tmp_path: Path) -> Non
         ({"hashes": ["sha1", "md5"]}, ValueError, "unique and in sorted order"),
         ({"retries": 3}, ValueError, r"Invalid Writer argument\(s\).*retries"),
         ({"out": ("a", "b", "c")}, ValueError, "a pair"),
-        ({"out": "s3://bucket/x"}, ValueError, "Unsupported remote path"),
+        ({"out": "oci://bucket/x"}, ValueError, "Unsupported remote path"),
         ({"out": "what://x"}, ValueError, "Unsupported remote path"),
     ],
 )

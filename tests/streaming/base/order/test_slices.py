@@ -45,6 +45,8 @@ def test_slices_are_complete(sizes: tuple[int, ...], workers: int, drop: bool) -
     last = [mine[-1] for mine in by_rank]
     merged = [place for mine in last for place in mine]
     assert set(merged) == set(rest) and all(last)
+    own = [slicer.own_count(rank) - whole * batch for rank in range(ranks)]
+    assert sorted(p for mine, n in zip(last, own, strict=True) for p in mine[:n]) == rest  # B09
     # With drop_last either every rank drops its last batch or none does.
     assert len({len(mine) == batch for mine in last}) == 1
     if ranks <= len(rest) <= batch * ranks - ranks:
