@@ -2,7 +2,8 @@
 
 Run ``python benchmarks/checkpoint_save.py``. Exits with 1 if an asynchronous save keeps training
 waiting for more than 5 % of what a synchronous one does, or needs more than 1.1 times the state in
-extra memory. ``--shards`` measures folders of shards instead of one file.
+extra memory; the first save counts by itself. ``--shards`` measures folders of shards instead of
+one file.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def main() -> int:
     """Measures, prints, and tells whether the bars hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--shards", action="store_true")
     args = parser.parse_args()
     state = make_state(args.mib)
@@ -100,16 +101,28 @@ def main() -> int:
                 if error is not None:
                     raise error
     background.close()
-    sync, asynchronous = (statistics.median(blocked[kind]) for kind in blocked)
-    share, memory = asynchronous / sync, peak.bytes / size
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        background = BackgroundSave()
+        start = time.perf_counter()
+        save(state, f"{folder}/unprepared", args.shards, background)
+        unprepared = time.perf_counter() - start
+        background.settle()
+        background.close()
+    sync = statistics.median(blocked["synchronous"])
+    first, *later = blocked["asynchronous"]
+    asynchronous = statistics.median(later)
+    share, memory = max(first, asynchronous) / sync, peak.bytes / size
     print(f"state {size / 2**30:.2f} GiB, {'shards' if args.shards else 'one file'}")
     print(f"synchronous  blocks {sync:.3f} s  {[round(t, 3) for t in blocked['synchronous']]}")
     print(
-        f"asynchronous blocks {asynchronous:.3f} s  "
-        f"{[round(t, 3) for t in blocked['asynchronous']]}, written after "
-        f"{statistics.median(written):.3f} s"
+        f"asynchronous blocks {asynchronous:.3f} s  {[round(t, 3) for t in later]}, the first one "
+        f"{first:.3f} s; written after {statistics.median(written):.3f} s"
     )
-    print(f"share {share:.1%} (bar 5 %), extra memory {memory:.2f} of the state (bar 1.10)")
+    print(
+        f"share {asynchronous / sync:.1%}, of the first {first / sync:.1%} (bar 5 %); "
+        f"extra memory {memory:.2f} of the state (bar 1.10)"
+    )
+    print(f"a first one without reserved memory would block {unprepared:.3f} s")
     return 0 if share <= 0.05 and memory <= 1.1 else 1
 
 

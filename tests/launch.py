@@ -1,5 +1,6 @@
 """Runs a test function on several gloo processes, one a rank, and brings back their results."""
 
+import multiprocessing
 import os
 import pickle
 import sys
@@ -9,12 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as torch_dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
+
+_HEAVY = (
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "peft",
+    "torchmetrics",
+    "transformers.modeling_utils",
+    "composer.trainer.trainer",
+    "llmfoundry.command_utils.train",
+)
+"""What takes seconds to import, and starts no thread."""
 
 
 def _rank_main(
-    rank: int, world_size: int, folder: str, fn: Callable[..., Any], args: tuple[Any, ...]
+    rank: int,
+    world_size: int,
+    folder: str,
+    environment: dict[str, str],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
 ) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -42,8 +62,15 @@ def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     ``fn`` must be a module-level function. An exception on any rank fails the test with that rank's
     traceback.
     """
+    # Ranks are forked from a process that has done nothing but import what this one needs, too.
+    multiprocessing.set_forkserver_preload([name for name in _HEAVY if name in sys.modules])
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank_main, args=(world_size, folder, fn, args), nprocs=world_size, join=True)
+        start_processes(
+            _rank_main,
+            args=(world_size, folder, dict(os.environ), fn, args),
+            nprocs=world_size,
+            start_method="forkserver",
+        )
         return [
             pickle.loads(Path(folder, f"result-{rank}.pkl").read_bytes())
             for rank in range(world_size)

@@ -11,12 +11,15 @@ from composer.callbacks._watched_metric import (
     get_metrics,
 )
 from composer.callbacks.checkpoint_saver import CheckpointSaver
+from composer.checkpoint.naming import as_seen_from
 from composer.checkpoint.whole_run import path_of_save
 from composer.core.callback import Callback
+from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.utils import dist
 from composer.utils.file_helpers import is_uri, parse_uri
+from composer.utils.file_names import format_name_with_dist
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +115,14 @@ class BestCheckpoints(Callback):
         # A run that was killed may have saved its best later than where it is resumed.
         self.saver.overwrite = self.overwrite or state.timestamp.batch.value > 0
         self.saver.fit_start(state, logger)
+        folder = format_name_with_dist(self.saver.folder, state.run_name)
+        self.best = {as_seen_from(folder, path) or path: v for path, v in self.best.items()}
+
+    def save_interval(self, state: State, event: Event) -> bool:
+        """Says whether it may save at this event, to those who choose which weights are saved."""
+        if self.dataloader_label == state.dataloader_label:
+            return event is Event.EPOCH_CHECKPOINT
+        return event is Event.EVAL_AFTER_ALL and self._value is not None
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Looks at the metric of an evaluator."""

@@ -1,19 +1,24 @@
 """When checkpoints are saved, which are kept, and where they are copied to."""
 
-import contextlib
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from composer.checkpoint.atomic import remove_leftovers, update_latest
 from composer.checkpoint.background_save import BackgroundSave
+from composer.checkpoint.conflicts import (
+    cure_of_conflicts,
+    refuse_folder_of_another_run,
+    refuse_no_link,
+    refuse_store_of_another_run,
+)
 from composer.checkpoint.content import tensors_of_run
-from composer.checkpoint.naming import PartialFilePath, sharded_template
+from composer.checkpoint.naming import PartialFilePath, as_seen_from, sharded_template
 from composer.checkpoint.upload import CheckpointUploadCallback
 from composer.checkpoint.whole_run import Save, path_of_save, prepare_save
 from composer.core.callback import Callback
@@ -26,10 +31,7 @@ from composer.core.timestamp import Timestamp
 from composer.utils import dist
 from composer.utils.compression import get_compressor, is_compressed_pt
 from composer.utils.file_helpers import create_symlink_file, is_uri, parse_uri
-from composer.utils.file_names import (
-    ensure_folder_has_no_conflicting_files,
-    format_name_with_dist,
-)
+from composer.utils.file_names import format_name_with_dist
 from composer.utils.misc import partial_format
 from composer.utils.phases import phase
 from composer.utils.remote_uploader import RemoteUploader
@@ -72,7 +74,8 @@ class CheckpointSaver(Callback):
         latest_remote_file_name: The same for the store: a text file of this name and ``.symlink``.
         save_interval: How often: a time string, a number of epochs, or a function ``(state, event)
             -> bool``. The end of training saves too.
-        overwrite: Allow a folder with later checkpoints of another run, and replace files.
+        overwrite: Allow a folder with later checkpoints of another run, and replace files. A run
+            with ``autoresume`` takes what it finds under its name for its own and may do so anyway.
         num_checkpoints_to_keep: How many local checkpoints to keep; -1 keeps all, 0 deletes each as
             soon as it is handed to the upload. Copies in a store are kept.
         weights_only: Save the weights only.
@@ -180,6 +183,8 @@ class CheckpointSaver(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Refuses a folder that belongs to another run, before anything is trained."""
         del logger
+        if self.save_async:
+            self._reserve(state)
         folder = format_name_with_dist(self.folder, state.run_name)
         self._refuse_other_runs_files(folder, state)
         if dist.get_global_rank() == 0 and os.path.isdir(folder):
@@ -205,6 +210,12 @@ class CheckpointSaver(Callback):
         """Returns the names that checkpoints can have in the folder: of a file, and of shards."""
         return [self.filename.filename, sharded_template(state, self.filename.filename)]
 
+    def _remote_templates(self, state: State) -> list[str]:
+        assert self.remote_file_name is not None
+        name = _without_slash(self.remote_file_name.filename)
+        both = name, sharded_template(state, name)
+        return [format_name_with_dist(template, state.run_name) for template in both]
+
     @property
     def remote_uploader(self) -> RemoteUploader | None:
         """Uploads the checkpoints, if the folder is in a store."""
@@ -218,16 +229,18 @@ class CheckpointSaver(Callback):
     def batch_end(self, state: State, logger: Logger) -> None:
         """Raises what went wrong with an upload, and moves the pointer in the store if it can."""
         if self.save_async:
+            if self.start_batch is not None and state.timestamp.batch == self.start_batch + 1:
+                self._reserve(state)  # again: the optimizer has made its own tensors by now
             self._look_after_save(state, logger)
         if self._uploads is not None:
-            with _cure_of_conflicts():
+            with cure_of_conflicts():
                 self._uploads.batch_end(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Waits for the save that is being written, and for the uploads."""
         self._finish_started(state, logger)
         if self._uploads is not None:
-            with _cure_of_conflicts():
+            with cure_of_conflicts():
                 self._uploads.fit_end(state, logger)
 
     def post_close(self) -> None:
@@ -268,11 +281,18 @@ class CheckpointSaver(Callback):
 
     def _refuse_other_runs_files(self, folder: str, state: State) -> None:
         problem = None
-        if os.path.isdir(folder) and not self.overwrite:
-            found = (_conflict(folder, name, state) for name in self.templates(state))
-            problem = next((text for text in found if text is not None), None)
-        if problem is None and self.latest_filename is not None:
-            problem = _no_link(self.latest_filename.format(state))
+        try:
+            # Of a run that is restarted under its name, what is later is what it lost when it died.
+            if not self.overwrite and not state.autoresume:
+                refuse_folder_of_another_run(folder, self.templates(state), state.timestamp)
+                if self._uploads is not None and dist.get_global_rank() == 0:
+                    store = self._uploads.remote_uploader.remote_backend
+                    names = self._remote_templates(state)
+                    refuse_store_of_another_run(store, names, state.timestamp)
+            if self.latest_filename is not None:
+                refuse_no_link(self.latest_filename.format(state))
+        except FileExistsError as error:
+            problem = str(error)
         # Every rank must raise, or the others would wait for those that did.
         problems = dist.all_gather_object(problem)
         for rank, found in enumerate(problems):
@@ -281,17 +301,13 @@ class CheckpointSaver(Callback):
 
     def _adopt_checkpoints_of(self, folder: str, state: State) -> None:
         """Lets rotation go on with what this run saved into this folder before it was resumed."""
-        known = self.all_saved_checkpoints_to_timestamp
-        kept = {
-            path: timestamp
-            for path, timestamp in known.items()
-            if path in self.saved_checkpoints
-            or (
-                Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))
-                and os.path.exists(path)
-                and timestamp.batch <= state.timestamp.batch
-            )
-        }
+        kept: dict[str, Timestamp] = {}
+        for path, timestamp in self.all_saved_checkpoints_to_timestamp.items():
+            here = as_seen_from(folder, path)
+            if path in self.saved_checkpoints:
+                kept[path] = timestamp
+            elif here and os.path.exists(here) and timestamp.batch <= state.timestamp.batch:
+                kept[here] = timestamp
         self.all_saved_checkpoints_to_timestamp = kept
         self.saved_checkpoints = list(kept)
 
@@ -308,7 +324,7 @@ class CheckpointSaver(Callback):
             path = path_of_save(state, self.filename.format(state, keep_placeholders=True))
             # Listed before it is written, so that the list within the checkpoint names itself.
             self._list(path, state.timestamp)
-            if self.save_async and self._background is None:
+            if self.save_async and self._background is None:  # saved by hand before training
                 self._background = BackgroundSave()
             try:
                 save = prepare_save(
@@ -361,16 +377,20 @@ class CheckpointSaver(Callback):
                 "checkpoint before it is still the latest."
             ) from error
 
-    def _look_after_save(self, state: State, logger: Logger) -> None:
-        """Hands a save on as soon as it is written, and prepares the memory for the first one."""
+    def _reserve(self, state: State) -> None:
+        """Takes the memory for copies of what there is, in a thread, before a save needs it."""
         if self._background is None:
             self._background = BackgroundSave()
-            if state.fsdp_sharded_state_dict_enabled or (
-                dist.get_global_rank() == 0 and not state.fsdp_enabled
-            ):
-                self._background.reserve(tensors_of_run(state, self.weights_only))
-        elif self._started is not None and self._background.is_done:
-            if self._background.has_failed:
+        if state.fsdp_sharded_state_dict_enabled or (
+            dist.get_global_rank() == 0 and not state.fsdp_enabled
+        ):
+            self._background.reserve(tensors_of_run(state, self.weights_only))
+
+    def _look_after_save(self, state: State, logger: Logger) -> None:
+        """Hands a save on as soon as it is written."""
+        background = self._background
+        if self._started is not None and background is not None and background.is_done:
+            if background.has_failed:
                 log.error("A checkpoint could not be written; the next save will raise the error.")
             else:
                 started, self._started = self._started, None
@@ -382,7 +402,7 @@ class CheckpointSaver(Callback):
         if not save.is_folder and dist.get_global_rank() != 0:
             self._unlist(save.path)  # it is rank 0's file
             return
-        self._upload(started, logger)
+        self._upload(started, logger, self.overwrite or state.autoresume)
         # The other ranks still have to hand over their parts of a folder that is about to go.
         if save.is_folder and self.num_checkpoints_to_keep == 0:
             if not is_agreed:
@@ -400,12 +420,12 @@ class CheckpointSaver(Callback):
             self.saved_checkpoints.remove(path)
         self.all_saved_checkpoints_to_timestamp.pop(path, None)
 
-    def _upload(self, started: _Started, logger: Logger) -> None:
+    def _upload(self, started: _Started, logger: Logger, overwrite: bool) -> None:
         remote_name, pointer_name = started.remote_name, started.pointer_name
         if remote_name is None:
             return
         own, others, index = started.save.remote_files(remote_name)
-        with _cure_of_conflicts(), tempfile.TemporaryDirectory() as folder:
+        with cure_of_conflicts(), tempfile.TemporaryDirectory() as folder:
             pointer = os.path.join(folder, "latest.symlink")
             create_symlink_file(remote_name, pointer)
             if self._uploads is not None:
@@ -414,13 +434,16 @@ class CheckpointSaver(Callback):
                     self._symlink_upload_wait_before_next_try_in_seconds
                 )
                 for name, path in own.items():
-                    uploads.remote_uploader.upload_file_async(name, path, self.overwrite)
+                    uploads.remote_uploader.upload_file_async(name, path, overwrite)
                 if pointer_name is not None or index is not None:
                     uploads.add_symlink_upload_task(others, pointer, pointer_name, index)
             elif logger.has_file_upload_destination():
-                for name, path in [*own.items(), *([] if index is None else [index])]:
-                    logger.upload_file(name, path, overwrite=self.overwrite)
-                if pointer_name is not None and dist.get_global_rank() == 0:
+                for name, path in own.items():
+                    logger.upload_file(name, path, overwrite=overwrite)
+                if index is not None:
+                    last = None if pointer_name is None else (pointer_name, pointer)
+                    logger.upload_last(others, index, last)
+                elif pointer_name is not None and not started.save.is_folder:
                     logger.upload_file(pointer_name, pointer, overwrite=True)
 
     def _delete_old_checkpoints(self, state: State) -> None:
@@ -454,31 +477,6 @@ def _without_slash(name: Name) -> str:
 
 def _maybe_path(name: Name | None, folder: str | None = None) -> PartialFilePath | None:
     return None if name is None else PartialFilePath(_without_slash(name), folder)
-
-
-@contextlib.contextmanager
-def _cure_of_conflicts() -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise FileExistsError(
-            f"Uploading a checkpoint failed: {error} Choose another run_name or save_folder, or "
-            "set save_overwrite=True."
-        ) from error
-
-
-def _conflict(folder: str, filename: str, state: State) -> str | None:
-    try:
-        ensure_folder_has_no_conflicting_files(folder, filename, state.timestamp)
-    except FileExistsError as error:
-        return str(error)
-    return None
-
-
-def _no_link(latest: str) -> str | None:
-    if os.path.islink(latest) or not os.path.exists(latest):
-        return None
-    return f"{latest} is not a link. Move it away, or choose another save_latest_filename."
 
 
 def _remove_link_to(path: str, latest: str) -> None:

@@ -100,11 +100,10 @@ class Generate(Callback):
         for row, each in enumerate(ids):
             input_ids[row, -len(each) :] = each
             mask[row, -len(each) :] = 1
-        kwargs = {"pad_token_id": pad_id, "synced_gpus": dist.get_world_size() > 1}
         tokens = model.generate(
             state.device.tensor_to_device(input_ids),
             attention_mask=state.device.tensor_to_device(mask),
-            **(kwargs | self.generate_kwargs),
+            **({"pad_token_id": pad_id} | self.generate_kwargs),
         )
         if not getattr(model.config, "is_encoder_decoder", False):
             tokens = tokens[:, length:]

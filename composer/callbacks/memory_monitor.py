@@ -37,6 +37,11 @@ class MemoryMonitor(Callback):
         memory_keys: dict[str, str] | None = None,
         dist_aggregate_batch_interval: int | None = None,
     ) -> None:
+        if dist_aggregate_batch_interval is not None and dist_aggregate_batch_interval < 1:
+            raise ValueError(
+                f"dist_aggregate_batch_interval={dist_aggregate_batch_interval} must be at least "
+                "one batch; leave it out to log no values over the ranks."
+            )
         self.memory_keys = memory_keys
         self.dist_aggregate_batch_interval = dist_aggregate_batch_interval
 

@@ -26,6 +26,8 @@ class OptimizerMonitor(Callback):
     """
 
     def __init__(self, log_optimizer_metrics: bool = True, batch_log_interval: int = 10) -> None:
+        if batch_log_interval < 1:
+            raise ValueError(f"batch_log_interval={batch_log_interval} must be at least one batch.")
         self.log_optimizer_metrics = log_optimizer_metrics
         self.batch_log_interval = batch_log_interval
 

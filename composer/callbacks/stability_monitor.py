@@ -114,17 +114,19 @@ class StabilityMonitor(Callback):
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Judges the batch, and leaves its step out or raises, if it is to."""
         self._values = self._measure(state)
-        self._taken, reason = self._judge(state.scaler is not None)
-        if self._taken is None:
+        taken, reason = self._judge(state.scaler is not None)
+        if taken is None:
             return
         message = f"Batch {state.timestamp.batch.value}: {reason}."
-        if self._taken == "raise":
+        if taken == "raise":
             raise RuntimeError(f"{message} The step was not taken.")
-        log.warning("%s Action: %s.", message, self._taken)
-        if self._taken == "log":
+        log.warning("%s Action: %s.", message, taken)
+        # A batch may be for several steps (BatchSizeWarmup): the gravest action is the batch's.
+        self._taken = max(self._taken or "log", taken, key=ACTIONS.index)
+        if taken == "log":
             return
         state.skip_step()
-        if self._taken == "skip_step" and self._skips_in_a_row >= self.max_skips_in_a_row:
+        if taken == "skip_step" and self._skips_in_a_row >= self.max_skips_in_a_row:
             raise RuntimeError(
                 f"{message} That would be more than max_skips_in_a_row={self.max_skips_in_a_row} "
                 "steps left out one after the other: the run does not recover. Go back to an "

@@ -18,6 +18,7 @@ __all__ = [
     "folder_aside",
     "is_leftover",
     "put_in_place",
+    "refusal_of_disk",
     "remove_leftovers",
     "sync_folder",
     "update_latest",
@@ -120,11 +121,27 @@ def written_aside(path: str | os.PathLike[str]) -> Iterator[str]:
         yield str(aside)
         _sync_file(aside)
         os.replace(aside, final)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             _remove(aside)
-        raise
+        refusal = refusal_of_disk(error, path)
+        if refusal is None:
+            raise
+        raise refusal from error
     sync_folder(final.parent)
+
+
+def refusal_of_disk(error: BaseException, path: str | os.PathLike[str]) -> OSError | None:
+    """Returns what the disk said, with what was to be written, if that is behind an error.
+
+    torch tells of a full disk as of a wrong position in a file, and streams do not name the file.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None or cause.errno is None or cause.filename is not None:
+        return None
+    return OSError(cause.errno, os.strerror(cause.errno), os.fspath(path))
 
 
 def folder_aside(path: str | os.PathLike[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from composer.checkpoint.atomic import is_leftover
+from composer.checkpoint.download import patiently
 from composer.checkpoint.monolithic import is_whole
 from composer.checkpoint.naming import format_name_of_rank_zero, step_of_name
 from composer.core.logger_destination import LoggerDestination
@@ -176,7 +177,7 @@ def find_remote_checkpoint(
             if isinstance(source, LoggerDestination) and not _keeps_files(source):
                 continue
             try:
-                return extract_path_from_symlink(pointer, source), number
+                return patiently(extract_path_from_symlink)(pointer, source), number
             except FileNotFoundError:
                 continue
         return None

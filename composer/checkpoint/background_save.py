@@ -57,7 +57,10 @@ class BackgroundSave:
         return self.is_done and self._pending is not None and self._pending.exception() is not None
 
     def reserve(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Takes, in the thread, the memory that copies of these tensors will need."""
+        """Takes, in the thread, the memory that copies of these tensors will need.
+
+        What was reserved before is used again.
+        """
         self._reserving = self._threads.submit(self._staging.reserve, list(tensors))
 
     def start(self, write: Callable[[], Any]) -> None:

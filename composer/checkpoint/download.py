@@ -27,18 +27,22 @@ __all__ = [
     "download_monolithic_checkpoint",
     "download_object_or_file",
     "has_shards",
+    "patiently",
     "shared_by_node",
     "without_text_link",
 ]
 
 Source = ObjectStore | LoggerDestination | None
+_NUM_ATTEMPTS = 5
+patiently = retry(ObjectStoreTransientError, num_attempts=_NUM_ATTEMPTS)
+"""Makes a function that asks a store try again after trouble that may pass."""
 
 
 def download_file(
     source_uri: str | os.PathLike[str],
     destination_path: str,
     node_ranks: Sequence[int] | None = None,
-    num_attempts: int = 5,
+    num_attempts: int = _NUM_ATTEMPTS,
 ) -> str:
     """Makes a file available at a local path of each node, and returns the path.
 
@@ -63,6 +67,7 @@ def download_file(
     return destination_path
 
 
+@patiently
 def download_and_extract_symlink(source_uri: str) -> str:
     """Returns the name that a ``.symlink`` text file, wherever it is, holds."""
     scheme, _bucket, name = parse_uri(source_uri)
@@ -95,15 +100,16 @@ def download_folder(source_uri: str | os.PathLike[str], destination_path: str) -
     prefix = parse_uri(source_uri)[2].rstrip("/") + "/"
     with store, dist.busy_wait_for_local_rank_zero(destination_path):
         if dist.get_local_rank() == 0:
-            names = store.list_objects(prefix)
+            names = patiently(store.list_objects)(prefix)
             if not names:
                 raise FileNotFoundError(f"There are no objects at {source_uri}.")
             for name in names:
-                get_file(name, os.path.join(destination_path, name.removeprefix(prefix)), store)
+                target = os.path.join(destination_path, name.removeprefix(prefix))
+                download_object_or_file(name, target, store)
     return destination_path
 
 
-@retry(ObjectStoreTransientError, num_attempts=5)
+@patiently
 def download_object_or_file(
     object_name: str, file_destination: str, object_store: Source, progress_bar: bool = False
 ) -> None:
@@ -166,6 +172,7 @@ def _local_folder(path: str) -> str | None:
     return path if os.path.isdir(path) else None
 
 
+@patiently
 def _folder_in(source: ObjectStore | LoggerDestination, name: str) -> str | None:
     if name.endswith(".symlink"):
         name = extract_path_from_symlink(name, source)

@@ -87,8 +87,9 @@ def write_checkpoint_file(state_dict: dict[str, Any], filename: str) -> str:
         with written_aside(filename) as aside, compressor.compress(aside) as stream:
             torch.save(state_dict, stream)
     else:
-        with written_aside(filename) as aside:
-            torch.save(state_dict, aside)
+        # To a path torch would write by itself, as fast, and not tell what the disk said.
+        with written_aside(filename) as aside, open(aside, "wb") as stream:
+            torch.save(state_dict, stream)
     return filename
 
 

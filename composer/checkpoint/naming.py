@@ -1,6 +1,7 @@
 """What a checkpoint is called: the placeholders of its name, filled in at each save."""
 
 import os
+from pathlib import Path
 
 from composer.core.state import State
 from composer.utils.file_names import (
@@ -20,6 +21,7 @@ __all__ = [
     "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE",
     "FORMAT_NAME_WITH_DIST_TABLE",
     "PartialFilePath",
+    "as_seen_from",
     "counters_in_name",
     "ensure_folder_has_no_conflicting_files",
     "format_name_of_rank_zero",
@@ -76,3 +78,15 @@ def sharded_template(state: State, filename: str) -> str:
 def format_name_of_rank_zero(name: str | os.PathLike[str], run_name: str | None) -> str:
     """Fills in a name as rank 0 would: a one-file checkpoint has one writer, whoever reads it."""
     return partial_format(str(name), run_name=run_name, rank=0, local_rank=0, node_rank=0)
+
+
+def as_seen_from(folder: str, path: str) -> str | None:
+    """Returns the path by which a folder's own file is reached now, or None if it is not in it.
+
+    Both may have been reached through links, which were others when the path was noted.
+    """
+    parent = Path(os.path.realpath(os.path.dirname(path)))
+    root = os.path.realpath(folder)
+    if not parent.is_relative_to(root):
+        return None
+    return os.path.join(folder, *parent.relative_to(root).parts, os.path.basename(path))

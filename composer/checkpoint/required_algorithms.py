@@ -2,7 +2,7 @@
 
 Some algorithms change the model's parts (factorised layers, say). A checkpoint tells them by their
 text, ``Name(key=value, ...)``. The text is parsed, never evaluated: the name is looked up among the
-known algorithms, and the values must be Python literals.
+known algorithms, and the values must be Python literals or events, as in ``Event.INIT``.
 """
 
 import ast
@@ -56,15 +56,21 @@ def parse_algorithm(text: str) -> Algorithm:
     if kind is None:
         raise ValueError(f"there is no algorithm {call.func.id!r}")
     try:
-        positional = [ast.literal_eval(node) for node in call.args]
-        named = {
-            node.arg: ast.literal_eval(node.value) for node in call.keywords if node.arg is not None
-        }
+        positional = [_value_of(node) for node in call.args]
+        named = {node.arg: _value_of(node.value) for node in call.keywords if node.arg is not None}
     except ValueError as error:
         raise ValueError(f"an argument of {text!r} is not a literal") from error
     if len(named) != len(call.keywords):
         raise ValueError(f"{text!r} unpacks a dictionary")
     return kind(*positional, **named)
+
+
+def _value_of(node: ast.expr) -> Any:
+    """Returns the value of a literal, or the event that is named."""
+    match node:
+        case ast.Attribute(ast.Name("Event"), name) if name in Event.__members__:
+            return Event[name]
+    return ast.literal_eval(node)
 
 
 def _missing_ones(
@@ -133,7 +139,8 @@ def apply_required_algorithms(
         algorithm_passes: The engine's passes, which say in which order algorithms run.
 
     Raises:
-        ValueError: If one must run before an algorithm that has been applied, or fails.
+        ValueError: If one must run before an algorithm that has been applied, or fails, or the
+            model is sharded already.
     """
     saved = state_dict.get("algorithms")
     if not isinstance(saved, list):  # other layouts belong to releases that replayed nothing
@@ -149,9 +156,16 @@ def apply_required_algorithms(
             "load_exclude_algorithms.",
             stacklevel=3,
         )
+        changes_model = algorithm.match(Event.INIT, state)
+        if changes_model and state.fsdp_enabled:
+            raise ValueError(
+                f"The checkpoint needs {algorithm}, which changes the model, and the model is "
+                "spread over the ranks already: pass it in algorithms=[...], so that it is applied "
+                "before, or leave it out with load_exclude_algorithms."
+            )
         state.algorithms.append(algorithm)
         try:
-            if algorithm.match(Event.INIT, state):
+            if changes_model:
                 algorithm.apply(Event.INIT, state, logger)
         except Exception as error:
             raise ValueError(

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from composer.checkpoint.allow_list import SAFE_GLOBALS, explain_refusal
-from composer.checkpoint.atomic import aside_of, folder_aside, put_in_place
+from composer.checkpoint.atomic import aside_of, folder_aside, put_in_place, refusal_of_disk
 from composer.checkpoint.shard_index import INDEX_NAME, read_index, shard_names
 from composer.utils import dist
 from composer.utils.checkpoint import ensure_valid_checkpoint
@@ -245,7 +245,7 @@ class FolderWriter:
         try:
             results = self._writer.write_data(self._plan, self._planner).value()
         except Exception as caught:  # of any kind: the other ranks must know
-            error = caught
+            error = refusal_of_disk(caught, self.folder) or caught
         told = self._agree(results, error)
 
         def finish() -> None:

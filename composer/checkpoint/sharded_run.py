@@ -108,7 +108,8 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Fetches and reads the index."""
         self._fetch([INDEX_NAME])
-        return super().read_metadata(*args, **kwargs)
+        self.shards_index = super().read_metadata(*args, **kwargs)
+        return self.shards_index
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Any:
         """Fetches the files that this node needs, and reads what the plan asks for.
@@ -116,7 +117,13 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
         Raises:
             RuntimeError: On all ranks, if one could not fetch a file.
         """
-        self._fetch(list(files_of_plan(plan, self.storage_data)))
+        names = list(files_of_plan(plan, self.storage_data))
+        self._fetch(names)
+        damaged = set(names) & set(damaged_shards(self.destination_path, self.shards_index))
+        if damaged:
+            raise FileNotFoundError(
+                f"{self.source_path} is not complete: {', '.join(sorted(damaged))} is cut short."
+            )
         return super().read_data(plan, planner)
 
     def _fetch(self, names: list[str]) -> None:
@@ -414,7 +421,8 @@ def _load_optimizers(state: State, shards: _Shards, groups: dict[str, Any]) -> N
                 stacklevel=3,
             )
             continue
-        moments = shards.under("state", "optimizers", name, "state")
+        # An optimizer that keeps nothing, or has not stepped yet, left an empty dictionary.
+        moments = {n: w for n, w in shards.under("state", "optimizers", name, "state").items() if w}
         kinds: dict[str, dict[str, Any]] = {}
         names: dict[tuple[str, str], str] = {}
         for shard, (parameter, *way) in moments.items():

@@ -19,9 +19,12 @@ from composer.utils import dist
 from composer.utils.file_helpers import create_symlink_file, parse_uri
 from composer.utils.remote_uploader import RemoteFilesExistingCheckStatus, RemoteUploader
 
-__all__ = ["CheckpointUploadCallback", "upload_file"]
+__all__ = ["SECONDS_FOR_OTHERS_AT_CLOSE", "CheckpointUploadCallback", "upload_file"]
 
 log = logging.getLogger(__name__)
+
+# A run that ends well has waited before. When others may be dead, nobody waits for them for long.
+SECONDS_FOR_OTHERS_AT_CLOSE = 60.0
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,23 @@ class CheckpointUploadCallback(Callback):
         self.remote_uploader.check_workers()
         self._move_pointer()
 
-    def wait(self) -> None:
+    def wait(self, seconds_for_others: float | None = None) -> None:
         """Waits for all uploads and pointers, and raises what went wrong.
+
+        Args:
+            seconds_for_others: How long to wait for other ranks' files once this rank's are there.
 
         Raises:
             RuntimeError: If it takes too long.
         """
-        checks = [task.check for task in self.symlink_upload_tasks]
-        pending = [*self.remote_uploader.futures, *checks]
-        late = wait_for(pending, timeout=self.upload_timeout_in_seconds).not_done
+        own = [*self.remote_uploader.futures]
+        late = wait_for(own, timeout=self.upload_timeout_in_seconds).not_done
+        if not late:
+            self.remote_uploader.check_workers()  # nobody waits for others if this rank failed
+            checks = [task.check for task in self.symlink_upload_tasks]
+            patience = self.upload_timeout_in_seconds
+            patience = patience if seconds_for_others is None else min(patience, seconds_for_others)
+            late = wait_for(checks, timeout=patience).not_done
         self.remote_uploader.check_workers()
         if late:
             raise RuntimeError(
@@ -112,7 +123,7 @@ class CheckpointUploadCallback(Callback):
     def post_close(self) -> None:
         """Waits for the uploads and frees what they need; what goes wrong now is only logged."""
         try:
-            self.wait()
+            self.wait(SECONDS_FOR_OTHERS_AT_CLOSE)
         except Exception:
             log.exception("An upload of a checkpoint failed while closing.")
         try:

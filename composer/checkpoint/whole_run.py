@@ -241,8 +241,9 @@ def load_checkpoint(
             algorithm_passes=algorithm_passes,
         )
     with shared_by_node() as folder:
-        plain, _folder, _of_rank = download_checkpoint(path, folder, object_store, progress_bar)
-        content = _read(plain, state.load_monolith_rank0_only)
+        alone = state.load_monolith_rank0_only
+        plain, *_ = download_checkpoint(path, folder, object_store, progress_bar, alone)
+        content = _read(plain, alone)
     weight_names = _weight_names(content)
     apply_ignore_keys(content, ignore_keys)
     strict = strict_model_weights and weight_names == _weight_names(content)
@@ -278,7 +279,11 @@ def _weight_names(content: dict[str, Any]) -> set[str]:
 
 
 def download_checkpoint(
-    path: str, node_checkpoint_folder: str, object_store: Source, progress_bar: bool
+    path: str,
+    node_checkpoint_folder: str,
+    object_store: Source,
+    progress_bar: bool,
+    rank_zero_only: bool = False,
 ) -> tuple[str, str | None, bool]:
     """Makes a checkpoint available to a node's ranks, as a plain ``torch.save`` file.
 
@@ -290,6 +295,7 @@ def download_checkpoint(
             unpacked.
         object_store: As for :func:`load_checkpoint`.
         progress_bar: Show the progress of a download.
+        rank_zero_only: Only rank 0 will read it, so other nodes need not have it.
 
     Returns:
         The path of the plain file; the folder into which a tarball was unpacked, or None; and
@@ -301,7 +307,7 @@ def download_checkpoint(
     source = os.path.realpath(without_text_link(path)) if is_local else fetched
     unpacked = os.path.join(node_checkpoint_folder, STATES_FILENAME)
     with dist.busy_wait_for_local_rank_zero(node_checkpoint_folder):
-        if dist.get_local_rank() == 0:
+        if dist.get_global_rank() == 0 or (dist.get_local_rank() == 0 and not rank_zero_only):
             if not is_local:
                 download_object_or_file(path, fetched, object_store, progress_bar)
             if not is_plain(source):

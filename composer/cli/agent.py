@@ -4,31 +4,30 @@ torch is imported only inside the functions: the launcher's help must not wait f
 """
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
 import signal
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from composer.cli.guard import HANDLED_SIGNALS, adopt_orphans, kill_below
 from composer.cli.meeting import Meeting
 from composer.cli.options import LaunchOptions
 
 __all__ = ["launch"]
 
 _CHILD = str(Path(__file__).with_name("_child.py"))
-_PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 30
 _POLL_SECONDS = 0.1
-_REAP_SECONDS = 5
+# A terminal, or who signals a whole group, reaches the launcher twice: see ``guarded``.
+_SAME_SIGNAL_SECONDS = 0.3
 # Of a captured log, this much of the end is shown when its process fails.
 _SHOWN_BYTES = 1 << 16
-_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL)
 
 
@@ -43,7 +42,7 @@ def launch(options: LaunchOptions) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.rendezvous import RendezvousError
 
-    _adopt_orphans()
+    adopt_orphans()
     _end_on_signals()
     os.environ.update({"PYTHONUNBUFFERED": "1", **options.env})
     with tempfile.TemporaryDirectory(prefix="composer_logs_") as folder:
@@ -61,23 +60,18 @@ def launch(options: LaunchOptions) -> int:
             print(f"composer: {_without_nodes(options, meeting, error)}", file=sys.stderr)
             code = 1
         else:
-            _kill_leftovers()
+            kill_below()
             with contextlib.suppress(RendezvousError):
                 meeting.shutdown()  # so that no node waits for one that has ended
         finally:
-            _kill_leftovers()
-    if any(thread is not threading.main_thread() for thread in threading.enumerate()):
-        # It waits for a store that has gone, and the interpreter cannot end in peace around it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+            kill_below()
     return code
 
 
 def _prepare_meeting(meetings_before: int) -> None:
     """Clears away what the processes of an earlier try have left."""
     if meetings_before:
-        _kill_leftovers()
+        kill_below()
         print("composer: starting all processes again", file=sys.stderr)
 
 
@@ -152,17 +146,19 @@ def _end_on_signals() -> None:
     """
     from torch.distributed.elastic.multiprocessing import SignalException
 
-    received: list[int] = []
+    received: list[float] = []
 
     def handle(number: int, _frame: object) -> None:
-        received.append(number)
+        received.append(time.monotonic())
+        if received[-1] - received[0] < _SAME_SIGNAL_SECONDS and len(received) > 1:
+            return
         if len(received) > 1:
-            _kill_leftovers()
+            kill_below()
             os._exit(128 + number)
         name = signal.Signals(number)
         raise SignalException(f"composer received {name.name}", sigval=name)
 
-    for number in _HANDLED_SIGNALS:
+    for number in HANDLED_SIGNALS:
         signal.signal(number, handle)
 
 
@@ -222,27 +218,3 @@ def _show(rank: int, title: str, path: str) -> None:
         f"----------End global rank {rank} {title}----------",
         file=sys.stderr,
     )
-
-
-def _adopt_orphans() -> None:
-    """Makes orphans children of the launcher, so that it can find them (Linux only)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _kill_leftovers() -> None:
-    """Kills every process below this one: ranks that would not end, workers of dead ranks."""
-    import psutil
-
-    # A second Ctrl-C must not stop the one thing that leaves the machine clean.
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _HANDLED_SIGNALS}
-    while children := psutil.Process().children(recursive=True):
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        # Reaped here, because nobody else waits for adopted processes.
-        _, alive = psutil.wait_procs(children, timeout=_REAP_SECONDS)
-        if alive:  # stuck in the kernel; a kill is pending, and waiting for ever helps nobody
-            break
-    for number, handler in before.items():
-        signal.signal(number, handler)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from composer._version import __version__
 from composer.cli.agent import launch
+from composer.cli.guard import guarded
 from composer.cli.options import LaunchOptions
 
 __all__ = ["LaunchOptions", "main", "parse_args"]
@@ -274,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"composer: error: {error}. See composer --help.", file=sys.stderr)
         return 2
-    return launch(options)
+    return guarded(lambda: launch(options))
 
 
 if __name__ == "__main__":

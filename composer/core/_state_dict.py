@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from composer.core.timestamp import Timestamp
+from composer.utils.gradients import as_sharded
 
 
 def qualname(obj: object) -> str:
@@ -58,6 +61,16 @@ def load_by_class(kind: str, objects: Iterable[Any], saved: Mapping[str, Any]) -
         obj.load_state_dict(saved[found])
 
 
+def gathered(value: Any) -> Any:
+    """Returns a nested state whose sharded tensors are whole, on the CPU. All ranks call it."""
+    if isinstance(value, dict):
+        return {key: gathered(child) for key, child in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(gathered(child) for child in value)
+    sharded = as_sharded(value) if isinstance(value, torch.Tensor) else None
+    return value if sharded is None else sharded.full_tensor().cpu()
+
+
 def save_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the accumulated values of metrics, by name."""
     saved = {}
@@ -94,6 +107,13 @@ def dataset_position(loader: Any, timestamp: Timestamp) -> dict[str, Any] | None
         # Between epochs: the dataset still tells the one that is over.
         position = {**position, "epoch": dataset.next_epoch}
     return position
+
+
+def global_batch_size(batch_size: Any, world_size: Any) -> int | None:
+    """Returns how many samples a loader's batches hold over all ranks, or None if it is unknown."""
+    if isinstance(batch_size, int) and isinstance(world_size, int):
+        return batch_size * world_size
+    return None
 
 
 def _tells_position(dataset: object) -> bool:

@@ -48,6 +48,11 @@ class CheckpointedState(Serializable):
     eval_metrics: dict[str, dict[str, Any]]
     dataset_state: dict[str, Any] | None
     dataset_resumption: dict[str, Any]
+    _resumed_dataset: Any = None
+    autoresume: bool = False
+    """Whether the run goes on when it is restarted: what lies under its name is its own."""
+    loaded_batch_size: int | None = None
+    """Samples of a batch over all ranks, as the loader of the loaded checkpoint's run made them."""
     serialized_attributes: list[str]
     _optimizers: list[Optimizer]
     _schedulers: list[Any]
@@ -156,6 +161,10 @@ class CheckpointedState(Serializable):
         position = _state_dict.dataset_position(self._train_dataloader, self.timestamp)
         return {"train": position, "eval": {}}
 
+    def _get_algorithms_state(self) -> list[tuple[str, dict[str, Any]]]:
+        states = [(_state_dict.qualname(one), one.state_dict()) for one in self._algorithms]
+        return _state_dict.gathered(states) if self.fsdp_state_dict_type == "full" else states
+
     def _get_train_metrics(self) -> dict[str, Any] | None:
         return _state_dict.save_metrics(self.train_metrics) if self.save_metrics else None
 
@@ -177,10 +186,7 @@ class CheckpointedState(Serializable):
             "model": self.get_model_state_dict,
             "optimizers": self.get_optim_state_dict,
             "schedulers": lambda: _state_dict.save_by_class(self._schedulers),
-            "algorithms": lambda: [
-                (_state_dict.qualname(algorithm), algorithm.state_dict())
-                for algorithm in self._algorithms
-            ],
+            "algorithms": self._get_algorithms_state,
             "callbacks": lambda: _state_dict.save_by_class(self._callbacks),
             "scaler": lambda: _state_dict.save_by_class(ensure_tuple(self.scaler)),
             "timestamp": lambda: _state_dict.save_by_class([self.timestamp]),
@@ -274,6 +280,10 @@ class CheckpointedState(Serializable):
             strict: Whether the names of the weights must agree.
         """
         state = _state_dict.without_legacy_names(state)
+        metadata = state.get("metadata", {})
+        self.loaded_batch_size = _state_dict.global_batch_size(
+            metadata.get("train_dataloader_batch_size"), metadata.get("world_size")
+        )
         if "model" in state:
             self.load_model_state(state, logger, strict)
         loaders = {
@@ -315,18 +325,31 @@ class CheckpointedState(Serializable):
 
     def _load_dataset_state(self, saved: dict[str, Any] | None) -> None:
         self.dataset_state = None if saved is None else dict(saved)
+        self._resumed_dataset = None
         self._resume_train_dataset()
 
     def _resume_train_dataset(self) -> None:
-        """Gives a train dataset that can take it the position that a checkpoint had; once."""
+        """Gives a train dataset that can take it, once, the position that a checkpoint had."""
         position = (self.dataset_state or {}).get("train")
-        dataset = getattr(self._train_dataloader, "dataset", None)
-        if position is None or not hasattr(dataset, "load_state_dict"):
+        dataset: Any = getattr(self._train_dataloader, "dataset", None)
+        if position is None:
             return
-        dataset.load_state_dict(position)  # type: ignore[union-attr]  # hasattr says so
-        self.dataset_resumption["train"] = True
-        assert self.dataset_state is not None
-        self.dataset_state["train"] = None
+        self.dataset_resumption.pop("train", None)  # it may have been another dataset that took it
+        if hasattr(dataset, "load_state_dict"):
+            if dataset is not self._resumed_dataset:
+                dataset.load_state_dict(position)
+            self._resumed_dataset = dataset
+            self.dataset_resumption["train"] = True
+
+    def start_of_train_dataset(self) -> bool:
+        """Tells whether the train dataset stands at a checkpoint's position, and forgets that.
+
+        Whoever reads the dataset from now on moves it.
+        """
+        if self.dataset_state is not None:
+            self.dataset_state["train"] = None
+        self._resumed_dataset = None
+        return bool(self.dataset_resumption.pop("train", False))
 
 
 def _listed(names: list[str]) -> str:

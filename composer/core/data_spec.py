@@ -66,10 +66,10 @@ class DataSpec:
             _check_not_started(dataloader)
             _check_is_distributed(dataloader)
 
-    @property
-    def counts_tokens_itself(self) -> bool:
-        """Whether it was told how to count tokens, rather than guessing from the shape."""
-        return self._num_tokens_in_batch is not None
+    def count_targets(self, batch: Batch) -> int | None:
+        """Returns how many tokens the loss is a mean over; None if nobody told it how to count."""
+        counted = None if self._num_tokens_in_batch is None else self._num_tokens_in_batch(batch)
+        return counted.get("loss_generating") if isinstance(counted, Mapping) else None
 
     def get_num_tokens_in_batch(self, batch: Batch, token_type: str = "total") -> int:
         """Returns how many tokens a batch has.

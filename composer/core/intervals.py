@@ -11,6 +11,7 @@ from composer.core.duration import Time, ensure_time
 from composer.core.event import Event
 from composer.core.state import State
 from composer.core.time_unit import TimeUnit
+from composer.core.timestamp import Timestamp
 
 IsDue = Callable[[State, Event], bool]
 
@@ -87,7 +88,22 @@ def _crosses(state: State, interval: Time[Any]) -> bool:
     if interval.unit is TimeUnit.DURATION:
         interval = _fraction_of_duration(state, interval.value)
     step, unit = interval.value, interval.unit
-    return before.get(unit).value // step != now.get(unit).value // step
+    return before.get(unit).value // step != counted(now, unit, f"interval {interval}") // step
+
+
+def counted(now: Timestamp, unit: TimeUnit, what: str) -> int:
+    """Returns how much was trained in a unit that ``what`` waits for.
+
+    Raises:
+        ValueError: If it is tokens, and the batches trained so far had none, so it would never end.
+    """
+    value = now.get(unit).value
+    if unit is TimeUnit.TOKEN and value == 0 and now.batch.value > 0:
+        raise ValueError(
+            f"The {what} is in tokens, and no tokens are found in the batches; give a DataSpec "
+            "with get_num_tokens_in_batch, or another unit (ba, sp or ep)"
+        )
+    return value
 
 
 def _fraction_of_duration(state: State, fraction: float) -> Time[int]:

@@ -142,6 +142,21 @@ class Logger:
             upload = partial(destination.upload_file, overwrite=overwrite)
             tell(destination, upload, self._state, remote_file_name, Path(file_path))
 
+    def upload_last(
+        self, after: Sequence[str], index: tuple[str, str], pointer: tuple[str, str] | None
+    ) -> None:
+        """Hands what makes files of all ranks a checkpoint to every destination that keeps files.
+
+        Args:
+            after: Names of files, of whichever rank, that must be there before.
+            index: Name and path of the checkpoint's index.
+            pointer: The same of what leads to the newest checkpoint.
+        """
+        first = index[0], Path(index[1])
+        second = None if pointer is None else (pointer[0], Path(pointer[1]))
+        for destination in self.destinations:
+            tell(destination, destination.upload_last, self._state, after, first, second)
+
     def has_file_upload_destination(self) -> bool:
         """Tells whether a destination keeps files."""
         return any(destination.can_upload_files() for destination in self.destinations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,6 +90,27 @@ class LoggerDestination(Callback, ABC):
         """
         del remote_file_name, destination, overwrite, progress_bar
         raise NotImplementedError(f"{type(self).__name__} cannot give files back")
+
+    def upload_last(
+        self,
+        state: State,
+        after: Sequence[str],
+        index: tuple[str, Path],
+        pointer: tuple[str, Path] | None,
+    ) -> None:
+        """Takes what makes the files of all ranks a checkpoint; called on rank 0.
+
+        By default it is kept at once: who uploads in the background must wait for all ranks' files.
+
+        Args:
+            state: The run's state.
+            after: Names of files, of whichever rank, that must be there before.
+            index: Name and path of the checkpoint's index.
+            pointer: The same of what leads to the newest checkpoint, kept after the index.
+        """
+        del after
+        for name, path in (index, pointer) if pointer is not None else (index,):
+            self.upload_file(state, name, path, overwrite=True)
 
     def can_upload_files(self) -> bool:
         """Says whether `upload_file` keeps files."""

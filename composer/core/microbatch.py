@@ -163,6 +163,21 @@ def count_samples(batch: Batch) -> int:
     raise ValueError(_UNKNOWN_SIZE)
 
 
+def count_labelled_tokens(batch: Batch) -> int | None:
+    """Counts the labels other than -100 of a language model's batch; None if it is none.
+
+    It is one if its ``labels`` are integers of the shape of its ``input_ids``.
+    """
+    if not isinstance(batch, Mapping):
+        return None
+    ids, labels = batch.get("input_ids"), batch.get("labels")
+    if not (isinstance(ids, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        return None
+    if labels.shape != ids.shape or labels.ndim < 2 or labels.is_floating_point():
+        return None
+    return int((labels != -100).sum())
+
+
 _UNKNOWN_SIZE = (
     "Unable to determine the number of samples in the batch. Give the DataSpec a "
     "`get_num_samples_in_batch`"

@@ -101,6 +101,16 @@ class DestinationLike(CallbackLike, Protocol):
         """Takes a file to keep elsewhere."""
         ...
 
+    def upload_last(
+        self,
+        state: Any,
+        after: Sequence[str],
+        index: tuple[str, Path],
+        pointer: tuple[str, Path] | None,
+    ) -> None:
+        """Takes what makes the files of all ranks a checkpoint."""
+        ...
+
     def can_upload_files(self) -> bool:
         """Says whether `upload_file` does anything."""
         ...
@@ -180,6 +190,19 @@ class KeepsCheckpoints(SavesCheckpoints, Protocol):
     """The name of the link to the newest checkpoint; None if there is none."""
     overwrite: bool
     saved_checkpoints: list[str]
+
+
+@runtime_checkable
+class DividesBatches(Protocol):
+    """An algorithm that has loaded batches trained on in several optimizer steps."""
+
+    def steps_in_batch(self, state: Any) -> int:
+        """Returns how many steps the current batch is for."""
+        ...
+
+    def lr_factor(self, steps: int) -> float:
+        """Returns what learning rates are multiplied by while there are so many steps."""
+        ...
 
 
 class ScalerLike(SerializableLike, Protocol):

@@ -17,6 +17,7 @@ __all__ = [
     "fsdp_state_dict_type_context",
     "get_fsdp_full_optim_state_dict",
     "get_fsdp_sharded_optim_state_dict",
+    "placed_as",
 ]
 
 
@@ -82,13 +83,14 @@ def get_fsdp_sharded_optim_state_dict(
     """
     parameters = dict(model.named_parameters())
     state = {
-        name: {key: _as_parameter(value, parameters[name]) for key, value in moments.items()}
+        name: {key: placed_as(value, parameters[name]) for key, value in moments.items()}
         for name, moments in full_optim_state_dict["state"].items()
     }
     return {"state": state, "param_groups": full_optim_state_dict["param_groups"]}
 
 
-def _as_parameter(value: Any, parameter: torch.Tensor) -> Any:
+def placed_as(value: Any, parameter: torch.Tensor) -> Any:
+    """Returns a whole tensor of a parameter's shape sharded as that is; anything else as it is."""
     sharded = as_sharded(parameter)
     is_moment = isinstance(value, torch.Tensor) and value.shape == parameter.shape
     if sharded is None or not is_moment:

@@ -15,7 +15,8 @@ device, precision*, parallelism configs, device_mesh,    the trainer's assembly
 auto_microbatching
 device_train_microbatch_size                             the trainer's micro-batch sizer
 algorithms, callbacks, profiler, run_name, seeds         the trainer's assembly
-dataset_state, dataset_resumption, load_path             the trainer's resumption
+dataset_state, dataset_resumption, loaded_batch_size,    the trainer's resumption
+load_path, autoresume
 =======================================================  ==========================================
 
 State touches no file. What it gives to a checkpoint is described at

@@ -80,7 +80,8 @@ def apply_ac(
         model: The model, changed in place; the names in its state dict stay.
         activation_checkpointing: Whether, or how, activations are recomputed: ``True`` or
             ``"full"``, ``{"every": n}``, ``"operators"`` (selective; the results of matrix products
-            and attention are kept) or ``{"memory_budget": share}`` (left to torch.compile).
+            and attention are kept) or ``{"memory_budget": share}`` (left to torch.compile, for all
+            that this process compiles from then on).
         activation_cpu_offload: Whether kept activations wait in the CPU's memory.
         check_fn: Says which modules; by default the model does.
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["REFUSED", "Feature", "Refused", "check_combination", "matrix"]
+__all__ = ["NEEDED", "REFUSED", "Feature", "Refused", "check_combination", "matrix"]
 
 
 class Feature(Enum):
@@ -25,8 +25,11 @@ class Feature(Enum):
     MIXED = "init_device: mixed"
     PARAMETER_OFFLOAD = "cpu_offload"
     RECOMPUTING = "activation_checkpointing"
+    OPERATORS = "activation_checkpointing: operators"
+    ACTIVATION_OFFLOAD = "activation_cpu_offload"
     MEMORY_BUDGET = "activation_checkpointing: {memory_budget: ...}"
     COMPILING = "compile_config"
+    PARTITIONING = "compile_config with a backend that plans memory (inductor, aot_eager)"
     AUTO_SIZE = "device_train_microbatch_size: auto"
     CLOSURE = "an optimizer that runs the passes itself (SAM, LBFGS)"
     SECOND_ORDER = "an algorithm with backwards_create_graph"
@@ -37,6 +40,7 @@ class Feature(Enum):
     SHARDED_CHECKPOINTS = "state_dict_type: sharded"
     SAVED_METRICS = "save_metrics"
     RANK_ZERO_LOADS = "load_monolith_rank0_only"
+    ADAPTERS = "adapters (LoRA)"
     READING_GRADIENTS = "a callback that reads gradients (OptimizerMonitor, StabilityMonitor)"
 
 
@@ -92,11 +96,6 @@ REFUSED = (
     ),
     Refused(
         _F.SHARDING,
-        _F.WEIGHT_COPIES,
-        "its copy of the model would not be sharded; train with replicas",
-    ),
-    Refused(
-        _F.SHARDING,
         _F.FREEZING,
         "units of sharding are fixed when training starts; freeze parameters before, with "
         "requires_grad_(False)",
@@ -125,28 +124,63 @@ REFUSED = (
         "with the same weights",
     ),
     Refused(
+        _F.TENSOR,
+        _F.ACTIVATION_OFFLOAD,
+        "torch does not offload what split layers keep; compute it again, with "
+        "activation_checkpointing",
+    ),
+    Refused(
+        _F.CONTEXT,
+        _F.OPERATORS,
+        "the causal mask of a share cannot be made where torch watches operators; set "
+        "activation_checkpointing: true",
+    ),
+    Refused(
+        _F.TENSOR,
+        _F.ADAPTERS,
+        "layers with an adapter beside them are not plain torch.nn.Linear, which is all that is "
+        "split; shard the model instead",
+    ),
+    Refused(
         _F.META,
         _F.DDP,
         "replicas are not initialised where they train; set init_device: cpu, or shard the model",
     ),
 )
 
+NEEDED = (
+    Refused(
+        _F.MEMORY_BUDGET,
+        _F.PARTITIONING,
+        "it is torch.compile that chooses what to keep and what to compute again",
+    ),
+)
+"""Features that are nothing without another."""
+
 
 def check_combination(features: Collection[Feature]) -> None:
-    """Refuses features that do not combine.
+    """Refuses features that do not combine, or lack another.
 
     Raises:
         ValueError: If two of them do not; all such pairs are listed.
     """
-    found = [row for row in REFUSED if row.one in features and row.other in features]
-    if found:
-        lines = [
-            f"{one.value} does not combine with {other.value}: {why}" for one, other, why in found
-        ]
+    lines = [
+        f"{one.value} does not combine with {other.value}: {why}"
+        for one, other, why in REFUSED
+        if one in features and other in features
+    ]
+    lines += [
+        f"{one.value} needs {other.value}: {why}"
+        for one, other, why in NEEDED
+        if one in features and other not in features
+    ]
+    if lines:
         raise ValueError("; ".join(lines) + ". See docs/parallelism.md for what combines.")
 
 
 def matrix() -> Iterator[tuple[str, str, str]]:
-    """Yields the rows of the table in the docs: two features and why they do not combine."""
+    """Yields the rows of the table in the docs: two features, and why they do not combine."""
     for one, other, reason in REFUSED:
         yield one.value, other.value, reason
+    for one, other, reason in NEEDED:
+        yield one.value, f"no {other.value}", reason

@@ -24,6 +24,15 @@ def compile_model(model: torch.nn.Module, config: dict[str, Any]) -> None:
         block.compile(**config)
 
 
+def take_meshes_in_graphs() -> None:
+    """Lets the compiler plan graphs that hold a mesh, as those of split layers and sequences do."""
+    import torch._functorch.config as planning
+
+    # torch 2.13 does not know how much memory a mesh takes, and by default stops there: none.
+    if hasattr(planning, "unsafe_treat_script_objects_as_zero_size"):
+        planning.unsafe_treat_script_objects_as_zero_size = True
+
+
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Returns the repeated blocks of a model: those it wants sharded, or its longest ModuleList."""
     for module in model.modules():

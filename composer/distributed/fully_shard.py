@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,11 +106,18 @@ def apply_fully_shard(
     Raises:
         ValueError: If units share parameters with what is beside them.
     """
+    mesh = fsdp2_config.device_mesh
+    if fsdp2_config.cpu_offload and mesh is not None and mesh.device_type == "cpu":
+        warnings.warn(
+            "cpu_offload has no effect on the CPU, where weights are anyway; it takes effect on a "
+            "GPU.",
+            stacklevel=2,
+        )
     units = modules_to_shard(model, auto_wrap_policy)
     check_units(model, units)
     with check_param_tying(model):
         _recursive_apply_fully_shard(model, model, units, fsdp2_config, precision)
-    _average_gradients_of_whole_parameters(model, fsdp2_config.device_mesh)
+    _average_gradients_of_whole_parameters(model, mesh)
     _set_prefetching(list(units), fsdp2_config)
     return list(units)
 
@@ -139,7 +147,9 @@ def _recursive_apply_fully_shard(
         mesh=own.get("device_mesh", config.device_mesh),
         reshard_after_forward=own.get("reshard_after_forward", config.reshard_after_forward),
         mp_policy=create_mixed_precision_policy(precision, mixed_precision),
-        offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
+        offload_policy=(
+            CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
+        ),
     )
 
 
@@ -200,14 +210,19 @@ def prepare_fully_shard(
     apply_fully_shard(model, fsdp2_config, precision, policy)
 
 
-def sync_module_states(model: torch.nn.Module, full_state_dict: dict[str, Any]) -> None:
+def sync_module_states(
+    model: torch.nn.Module, full_state_dict: dict[str, Any], cpu_offload: bool = False
+) -> None:
     """Gives a sharded model the weights that rank 0 has.
 
     Args:
         model: The sharded model; on ranks other than 0 it may be on ``meta``.
         full_state_dict: The whole weights by name on rank 0, anything elsewhere.
+        cpu_offload: Whether the weights stay on the CPU.
     """
     from torch.distributed.checkpoint import state_dict as dcp
 
-    options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+    options = dcp.StateDictOptions(
+        full_state_dict=True, broadcast_from_rank0=True, strict=False, cpu_offload=cpu_offload
+    )
     dcp.set_model_state_dict(model, full_state_dict, options=options)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from composer.utils import dist
 from composer.utils.misc import ParallelismType
 
-__all__ = ["build_mesh", "data_axes", "num_copies_of_a_batch", "settle_degrees"]
+__all__ = [
+    "build_mesh",
+    "data_axes",
+    "num_copies_of_a_batch",
+    "num_copies_of_activations",
+    "settle_degrees",
+]
 
 REPLICATE = ParallelismType.DATA_PARALLEL_REPLICATE.value
 SHARD = ParallelismType.DATA_PARALLEL_SHARD.value
@@ -77,6 +84,15 @@ def data_axes(mesh: Any) -> Any:
 
 def num_copies_of_a_batch(mesh: Any) -> int:
     """Returns how many neighbouring ranks work on one and the same batch."""
+    return _size(mesh, (CONTEXT, TENSOR))
+
+
+def num_copies_of_activations(mesh: Any) -> int:
+    """Returns how many neighbouring ranks have the same activations between layers."""
+    return _size(mesh, (TENSOR,))
+
+
+def _size(mesh: Any, axes: Sequence[str]) -> int:
     if mesh is None or mesh.mesh_dim_names is None:
         return 1
-    return math.prod(mesh[axis].size() for axis in (CONTEXT, TENSOR) if axis in mesh.mesh_dim_names)
+    return math.prod(mesh[axis].size() for axis in axes if axis in mesh.mesh_dim_names)

@@ -76,28 +76,29 @@ def have_all_ranks_agree(model: torch.nn.Module, device: torch.device) -> bool:
     Cut from weights that differ, the shards would make up a model that nobody built.
 
     Args:
-        model: The model, not sharded yet; if a rank has it on ``meta``, nothing is done.
+        model: The model, not sharded yet; what a rank has on ``meta`` is passed over.
         device: Where this rank's process group takes tensors from.
 
     Returns:
         Whether all ranks have weights, which then are the same.
     """
     tensors = [*model.parameters(), *model.buffers()]
-    is_meta = any(tensor.is_meta for tensor in tensors)
     # The first numbers of each tensor tell apart what different seeds or files gave.
-    prints = None if is_meta else [float(t.detach().flatten()[:64].double().sum()) for t in tensors]
-    found = dist.all_gather_object(prints)
-    if None in found:
-        return False
-    if len(set(map(str, found))) == 1:
-        return True
-    log.info("The ranks built different weights: rank 0's are sent to all.")
+    prints = [
+        None if t.is_meta else str(float(t.detach().flatten()[:64].double().sum())) for t in tensors
+    ]
+    found = [set(each) for each in zip(*dist.all_gather_object(prints), strict=True)]
+    differing = [
+        t for t, each in zip(tensors, found, strict=True) if len(each) > 1 and None not in each
+    ]
+    if differing:
+        log.info("The ranks built different weights: rank 0's are sent to all.")
     with torch.no_grad():
-        for tensor in tensors:
+        for tensor in differing:
             sent = tensor.detach().to(device)
             dist.broadcast(sent, 0)
             tensor.copy_(sent)
-    return True
+    return not any(None in each for each in found)
 
 
 @contextlib.contextmanager
@@ -164,10 +165,10 @@ def parallelize_model(
         with log_execution_time(log, "Sharding the model"):
             prepare_fully_shard(model, config, precision, fsdp_wrap_policy)
         if whole is None:
-            meta_init(model, param_init_fn)
+            meta_init(model, param_init_fn, on_cpu=config.cpu_offload)
         else:
             with log_execution_time(log, "Sending rank 0's weights to all ranks"):
-                sync_module_states(model, whole)
+                sync_module_states(model, whole, config.cpu_offload)
     if config.verbose:
         log.info(f"Sharded model:\n{model}")
 

@@ -28,7 +28,9 @@ def _on_meta(module: torch.nn.Module) -> list[torch.Tensor]:
     return [tensor for tensor in _own_tensors(module).values() if tensor.is_meta]
 
 
-def meta_init(module: torch.nn.Module, param_init_fn: InitFn | None = None) -> None:
+def meta_init(
+    module: torch.nn.Module, param_init_fn: InitFn | None = None, on_cpu: bool = False
+) -> None:
     """Makes memory for everything on ``meta`` in a module, and initialises it.
 
     All ranks draw the same numbers, from rank 0's generator of the CPU, so that a sharded model
@@ -38,6 +40,7 @@ def meta_init(module: torch.nn.Module, param_init_fn: InitFn | None = None) -> N
         module: The module, sharded or not; what is not on ``meta`` stays as it is.
         param_init_fn: Initialises what one module itself owns; by default the module's
             ``reset_parameters()``.
+        on_cpu: Whether shards stay on the CPU, wherever they are computed with.
 
     Raises:
         ValueError: If something on ``meta`` is initialised by nobody.
@@ -54,7 +57,8 @@ def meta_init(module: torch.nn.Module, param_init_fn: InitFn | None = None) -> N
             )
     device = _device_of(module)
     ties = _tied_places(module)
-    module._apply(lambda tensor: _empty(tensor, device) if tensor.is_meta else tensor)
+    home = torch.device("cpu") if on_cpu else device
+    module._apply(lambda tensor: _empty(tensor, home) if tensor.is_meta else tensor)
     _tie_again(ties)
     with torch.no_grad(), _rank_zero_numbers():
         done: set[int] = set()

@@ -16,7 +16,7 @@ from composer.distributed.activation_checkpointing import (
     memory_budget,
 )
 from composer.distributed.combinations import Feature
-from composer.distributed.compiling import compile_model
+from composer.distributed.compiling import compile_model, take_meshes_in_graphs
 from composer.distributed.context_parallel import prepare_cp_module
 from composer.distributed.mesh import (
     CONTEXT,
@@ -69,6 +69,8 @@ class Plan:
             Feature.CONTEXT: self.cp is not None,
             Feature.PARAMETER_OFFLOAD: config.cpu_offload,
             Feature.RECOMPUTING: bool(recomputes),
+            Feature.OPERATORS: recomputes == "operators",
+            Feature.ACTIVATION_OFFLOAD: config.activation_cpu_offload,
             Feature.MEMORY_BUDGET: memory_budget(recomputes) is not None,
             Feature.SHARDED_CHECKPOINTS: (
                 self.sharding is not None and config.state_dict_type == "sharded"
@@ -118,6 +120,8 @@ class Plan:
             prepare_cp_module(model, self.cp)
         compile_blocks = None
         if compile_config is not None:
+            if self.tp is not None or self.cp is not None:
+                take_meshes_in_graphs()
             compile_blocks = functools.partial(
                 compile_model, config={**compile_config, "per_block": True}
             )

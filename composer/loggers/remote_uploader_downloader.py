@@ -4,9 +4,11 @@ import logging
 import multiprocessing as multiprocessing  # programs' tests replace its get_context here
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from composer.checkpoint.upload import SECONDS_FOR_OTHERS_AT_CLOSE, CheckpointUploadCallback
 from composer.core.logger import Logger
 from composer.core.logger_destination import LoggerDestination
 from composer.core.state import State
@@ -72,6 +74,8 @@ class RemoteUploaderDownloader(LoggerDestination):
         self.num_concurrent_uploads = num_concurrent_uploads
         self.num_attempts = num_attempts
         self._exception_queue = self._uploader.failures
+        self._last = CheckpointUploadCallback(self._uploader)
+        self._last.wait_before_next_try_in_seconds = 5.0
         self._run_name: str | None = None
 
     @property
@@ -107,6 +111,22 @@ class RemoteUploaderDownloader(LoggerDestination):
             )
         self._uploader.upload_file_async(name, file_path, overwrite)
 
+    def upload_last(
+        self,
+        state: State,
+        after: Sequence[str],
+        index: tuple[str, Path],
+        pointer: tuple[str, Path] | None,
+    ) -> None:
+        """Uploads what makes files a checkpoint once all of them, of whichever rank, are there."""
+        del state
+        self._last.add_symlink_upload_task(
+            [self._object_name(name) for name in after],
+            None if pointer is None else str(pointer[1]),
+            None if pointer is None else self._object_name(pointer[0]),
+            (self._object_name(index[0]), str(index[1])),
+        )
+
     def can_upload_files(self) -> bool:
         """Says that files are kept."""
         return True
@@ -133,7 +153,7 @@ class RemoteUploaderDownloader(LoggerDestination):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Raises what went wrong with an upload."""
-        self._uploader.check_workers()
+        self._last.batch_end(state, logger)
 
     epoch_end = batch_end
 
@@ -152,17 +172,23 @@ class RemoteUploaderDownloader(LoggerDestination):
         except Exception as caught:  # whatever a store raises must reach the other ranks
             error = caught
         failed = dist.all_gather_object(None if error is None else f"{error}")
+        if any(message is not None for message in failed):
+            self._uploader.is_remote_upload_failed.set()  # what is waited for will not come
         if error is not None:
             raise error
         for rank, message in enumerate(failed):
             if message is not None:
                 raise RuntimeError(f"An upload of rank {rank} failed: {message}")
+        dist.from_rank_zero(self._last.wait)
 
     def post_close(self) -> None:
         """Waits for uploads that others started while closing, and frees everything."""
         waiting = dict(self._uploader.futures)
         try:
-            self._uploader.wait_and_close()
+            try:
+                self._last.wait(SECONDS_FOR_OTHERS_AT_CLOSE)
+            finally:
+                self._uploader.wait_and_close()
         except Exception as error:
             names = sorted(name for future, name in waiting.items() if future.exception())
             warnings.warn(
@@ -189,7 +215,7 @@ def maybe_create_remote_uploader_downloader_from_uri(
     Returns:
         None for a local path, and where one of ``loggers`` goes to the same bucket already.
     """
-    scheme, bucket, _name = parse_uri(str(uri))
+    scheme, bucket, name = parse_uri(str(uri))
     if not scheme:
         return None
     for logger in loggers:
@@ -203,4 +229,4 @@ def maybe_create_remote_uploader_downloader_from_uri(
                 "used."
             )
             return None
-    return RemoteUploaderDownloader(f"{scheme}://{bucket}")
+    return RemoteUploaderDownloader(str(uri)[: len(str(uri)) - len(name)])

@@ -25,19 +25,29 @@ def binary_cross_entropy_with_logits(
 ) -> torch.Tensor:
     """Returns the binary cross entropy of each class; class indices are made one-hot.
 
+    Negative indices do not count, neither in the sum nor in what it is divided by.
+
     Args:
         input: Logits.
         target: Class indices or probabilities.
         weight: Factor of each element.
         reduction: ``'none'``, ``'mean'`` or ``'sum'``.
         pos_weight: Factor of the positive part of each class.
-        scale_by_batch_size: Divides the result by the size of dimension 0.
+        scale_by_batch_size: Divides the result by the number of samples (the size of dimension 0,
+            less those without a target).
     """
-    target = ensure_targets_one_hot(input, target)
+    if infer_target_type(input, target) == "one_hot":
+        kept = torch.ones_like(input[:, :1])
+    else:
+        kept = (target >= 0).unsqueeze(1).to(input.dtype)
+        target = _one_hot_or_ignored(input, target)
+    weight = kept if weight is None else kept * weight
     loss = F.binary_cross_entropy_with_logits(
-        input, target, weight, reduction=reduction, pos_weight=pos_weight
+        input, target.float(), weight, reduction=reduction, pos_weight=pos_weight
     )
-    return loss / input.shape[0] if scale_by_batch_size else loss
+    if reduction == "mean":
+        loss = loss / kept.mean()
+    return loss / kept.flatten(1).any(1).sum() if scale_by_batch_size else loss
 
 
 def soft_cross_entropy(
@@ -134,9 +144,7 @@ class DiceLoss(_Loss):
         kept = None
         if infer_target_type(input, target) == "indices":
             kept = (target >= 0).unsqueeze(1)
-            with warnings.catch_warnings():  # ignored pixels are masked below, on both sides
-                warnings.simplefilter("ignore")
-                target = ensure_targets_one_hot(input, target)
+            target = _one_hot_or_ignored(input, target)
         if target.shape != input.shape:
             raise AssertionError(
                 f"The target of shape {tuple(target.shape)} does not match the input of shape "
@@ -175,6 +183,13 @@ class DiceLoss(_Loss):
         if self.reduction == "sum":
             return loss.sum()
         return loss.reshape(list(loss.shape) + [1] * (ndim - loss.ndim))
+
+
+def _one_hot_or_ignored(input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Makes indices one-hot where the caller masks the ignored ones, of which there is no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ensure_targets_one_hot(input, target)
 
 
 def _sum(tensor: torch.Tensor, dims: list[int]) -> torch.Tensor:

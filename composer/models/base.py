@@ -19,8 +19,8 @@ class ComposerModel(torch.nn.Module, abc.ABC):
     """A module that knows its loss, and its metrics if it has any.
 
     A model may offer more, which the trainer and its plug-ins look for by name:
-    ``num_loss_tokens(batch)`` (how many targets the loss of a batch is a mean over, where that is
-    not the number of samples), ``flops_per_batch(batch)``, ``fsdp_wrap_fn(module)``,
+    ``num_loss_tokens(batch)`` (how many targets the loss of a batch is a mean over; None if it is
+    one over samples), ``flops_per_batch(batch)``, ``fsdp_wrap_fn(module)``,
     ``activation_checkpointing_fn(module)``, ``param_init_fn(module)`` and ``get_metadata()``.
     """
 

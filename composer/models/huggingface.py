@@ -29,7 +29,7 @@ from composer.models.hf_metadata import (
     load_model_from_saved_state,
     load_tokenizer_from_saved_state,
 )
-from composer.utils import dist
+from composer.utils.gradients import as_sharded
 from composer.utils.import_helpers import MissingConditionalImportError
 from composer.utils.lazy import handed_on
 
@@ -263,7 +263,6 @@ class HuggingFaceModel(ComposerModel):
         tokens = self.generate(
             batch["input_ids"],
             attention_mask=batch["attention_mask"],
-            synced_gpus=dist.get_world_size() > 1,
             **batch.get("generation_kwargs", {}),
         )
         if not getattr(self.config, "is_encoder_decoder", False):
@@ -298,6 +297,8 @@ class HuggingFaceModel(ComposerModel):
     def generate(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Continues the prompts, as ``generate`` of the transformers model does.
 
+        All ranks of a sharded model call it together; their texts may differ in length.
+
         Args:
             input_ids: The prompts, padded on the left.
             **kwargs: Arguments of transformers' ``generate``; ``pad_token_id`` comes from the
@@ -315,6 +316,9 @@ class HuggingFaceModel(ComposerModel):
             )
         if self.tokenizer is not None:
             kwargs.setdefault("pad_token_id", self.tokenizer.pad_token_id)
+        if any(as_sharded(p) is not None or hasattr(p, "ds_id") for p in self.parameters()):
+            # A rank that is done goes on for the others, who need its part of the weights.
+            kwargs.setdefault("synced_gpus", True)
         return self.model.generate(input_ids, **kwargs)
 
     # Checkpoints

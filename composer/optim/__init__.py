@@ -1,6 +1,9 @@
 """Optimizers with decoupled weight decay, and schedules in any unit of training time."""
 
+from composer.optim.ademamix import DecoupledAdEMAMix
 from composer.optim.decoupled_weight_decay import DecoupledAdamW, DecoupledSGDW
+from composer.optim.muon import DecoupledMuon
+from composer.optim.schedule_free import ScheduleFreeAdamW
 from composer.optim.schedules import (
     ComposerScheduler,
     ConstantScheduler,
@@ -19,6 +22,7 @@ from composer.optim.warmup_schedules import (
     LinearWithWarmupScheduler,
     MultiStepWithWarmupScheduler,
     PolynomialWithWarmupScheduler,
+    WarmupStableDecayScheduler,
 )
 
 __all__ = [
@@ -28,7 +32,9 @@ __all__ = [
     "CosineAnnealingScheduler",
     "CosineAnnealingWarmRestartsScheduler",
     "CosineAnnealingWithWarmupScheduler",
+    "DecoupledAdEMAMix",
     "DecoupledAdamW",
+    "DecoupledMuon",
     "DecoupledSGDW",
     "ExponentialScheduler",
     "LinearScheduler",
@@ -37,6 +43,8 @@ __all__ = [
     "MultiStepWithWarmupScheduler",
     "PolynomialScheduler",
     "PolynomialWithWarmupScheduler",
+    "ScheduleFreeAdamW",
     "StepScheduler",
+    "WarmupStableDecayScheduler",
     "compile_composer_scheduler",
 ]

@@ -1,7 +1,9 @@
 """Brings the times of a schedule into units in which the run's clock can be compared with them."""
 
 import functools
+import warnings
 
+from composer.core.intervals import counted
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit
 
@@ -52,7 +54,7 @@ def _batches_per_epoch(state: State, time: Time) -> int:
 
 def elapsed(state: State, unit: TimeUnit) -> float:
     """Returns what the run's clock shows in ``unit``."""
-    return state.timestamp.get(unit).value
+    return counted(state.timestamp, unit, "learning-rate schedule")
 
 
 def fraction_done(state: State, t_max: Time) -> float:
@@ -60,16 +62,29 @@ def fraction_done(state: State, t_max: Time) -> float:
     return min(1.0, elapsed(state, t_max.unit) / t_max.value) if t_max.value > 0 else 1.0
 
 
+def end_of_run(state: State) -> Time | None:
+    """Returns the duration of the run, in batches if it is in epochs of a known length."""
+    end = state.max_duration
+    if end is not None and end.unit is TimeUnit.EPOCH and state.dataloader_len is not None:
+        return Time(end.value * int(state.dataloader_len), TimeUnit.BATCH)
+    return end
+
+
 def check_reaches_end(t_max: Time, state: State) -> None:
     """Refuses a schedule that ends before the run, where the two can be compared."""
-    max_duration = state.max_duration
-    if max_duration is None:
-        return
-    end = max_duration
-    if end.unit is TimeUnit.EPOCH and state.dataloader_len is not None:
-        end = Time(end.value * int(state.dataloader_len), TimeUnit.BATCH)
-    if end.unit is t_max.unit and t_max.value < end.value:
+    end = end_of_run(state)
+    if end is not None and end.unit is t_max.unit and t_max.value < end.value:
         raise ValueError(
-            f"t_max {t_max} must be greater than or equal to max_duration {max_duration}. "
+            f"t_max {t_max} must be greater than or equal to max_duration {state.max_duration}. "
             "Otherwise, the LR schedule will not be defined for the entire training duration."
+        )
+
+
+def warn_of_long_warmup(t_warmup: Time, end: Time | None) -> None:
+    """Warns if the warm-up is longer than the schedule or the run, where they can be compared."""
+    if end is not None and t_warmup.unit is end.unit and t_warmup.value > end.value:
+        warnings.warn(
+            f"The warm-up t_warmup={t_warmup} is longer than the schedule, which ends at "
+            f"t_max={end}: the learning rate will not reach its full value.",
+            stacklevel=3,
         )

@@ -19,6 +19,7 @@ from composer.optim.warmup_schedules import (
     LinearWithWarmupScheduler,
     MultiStepWithWarmupScheduler,
     PolynomialWithWarmupScheduler,
+    WarmupStableDecayScheduler,
 )
 
 __all__ = [
@@ -37,5 +38,6 @@ __all__ = [
     "PolynomialScheduler",
     "PolynomialWithWarmupScheduler",
     "StepScheduler",
+    "WarmupStableDecayScheduler",
     "compile_composer_scheduler",
 ]

@@ -1,11 +1,18 @@
 """Learning-rate schedules that start with a warm-up from zero."""
 
 import warnings
+from collections.abc import Callable
 
 from composer.core.state import State
 from composer.core.time import Time
-from composer.optim.curves import cosine, linear, polynomial
-from composer.optim.schedule_time import check_reaches_end, convert_time, elapsed
+from composer.optim.curves import cosine, linear, one_minus_sqrt, polynomial
+from composer.optim.schedule_time import (
+    check_reaches_end,
+    convert_time,
+    elapsed,
+    end_of_run,
+    warn_of_long_warmup,
+)
 from composer.optim.schedules import ComposerScheduler, LinearScheduler, MultiStepScheduler
 
 
@@ -58,12 +65,7 @@ class _Warmup:
                 "batches."
             )
         check_reaches_end(end, state)
-        if t_warmup.value > end.value:
-            warnings.warn(
-                f"The warm-up t_warmup={t_warmup} is longer than the schedule, which ends at "
-                f"t_max={end}: the learning rate will not reach its full value.",
-                stacklevel=3,
-            )
+        warn_of_long_warmup(t_warmup, end)
         left = end.value - t_warmup.value
         done = min(1.0, (elapsed(state, end.unit) - t_warmup.value) / left) if left > 0 else 0.0
         return done, multiplier
@@ -93,7 +95,8 @@ class MultiStepWithWarmupScheduler(_Warmup, ComposerScheduler):
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
-        _, multiplier = self._warming_up(state, ssr)
+        t_warmup, multiplier = self._warming_up(state, ssr)
+        warn_of_long_warmup(t_warmup, end_of_run(state))
         return self.step_scheduler(state, ssr) if multiplier is None else multiplier
 
 
@@ -210,3 +213,69 @@ class PolynomialWithWarmupScheduler(_Warmup, ComposerScheduler):
         """Returns the multiplier now."""
         done, multiplier = self._after_warmup(state, ssr, self.t_max)
         return polynomial(done, self.power, self.alpha_f) if multiplier is None else multiplier
+
+
+class WarmupStableDecayScheduler(_Warmup, ComposerScheduler):
+    """Warms up, stays at the full rate, and cools down to ``alpha_f`` at the end of ``t_max``.
+
+    A checkpoint of the stable part goes on for any length: only the cool-down knows the end (WSD,
+    arXiv 2404.06395). One minus the root of the share that has passed is the shape of cool-down
+    that did best in arXiv 2405.18392.
+
+    Args:
+        t_warmup: Length of the warm-up, in a unit that can be compared with that of ``t_max``.
+        t_cooldown: Length of the cool-down, before ``t_max``; likewise.
+        t_max: End of the schedule, not before the end of the run.
+        alpha_f: Last multiplier.
+        shape: ``"1-sqrt"`` or ``"linear"``.
+        scale_warmup: Stretches the slope of the warm-up by the scale schedule ratio, not its end.
+
+    Raises:
+        ValueError: For another shape.
+    """
+
+    def __init__(
+        self,
+        t_warmup: str | Time,
+        t_cooldown: str | Time = "0.2dur",
+        t_max: str | Time = "1dur",
+        alpha_f: float = 0.0,
+        shape: str = "1-sqrt",
+        scale_warmup: bool = False,
+    ) -> None:
+        super().__init__(t_warmup, scale_warmup)
+        if shape not in _COOLDOWNS:
+            raise ValueError(f"shape={shape!r} is unknown; use one of {', '.join(_COOLDOWNS)}.")
+        self.t_cooldown = t_cooldown
+        self.t_max = t_max
+        self.alpha_f = alpha_f
+        self.shape = shape
+
+    def __call__(self, state: State, ssr: float = 1.0) -> float:
+        """Returns the multiplier now.
+
+        Raises:
+            ValueError: If the times are in different units, or do not fit one after the other.
+        """
+        _, multiplier = self._after_warmup(state, ssr, self.t_max)
+        end, cooldown = (convert_time(time, state, ssr) for time in (self.t_max, self.t_cooldown))
+        warmup = convert_time(self.t_warmup, state)
+        if cooldown.unit is not end.unit or warmup.value + cooldown.value > end.value:
+            raise ValueError(
+                f"t_warmup={warmup} and t_cooldown={cooldown} must be in the unit of t_max={end} "
+                "(epochs count as batches) and fit into it."
+            )
+        if multiplier is not None:
+            return multiplier
+        since = elapsed(state, end.unit) - (end.value - cooldown.value)
+        if since <= 0:
+            return 1.0
+        return _COOLDOWNS[self.shape](
+            since / cooldown.value if cooldown.value else 1.0, self.alpha_f
+        )
+
+
+_COOLDOWNS: dict[str, Callable[[float, float], float]] = {
+    "1-sqrt": one_minus_sqrt,
+    "linear": lambda x, alpha_f: linear(x, 1.0, alpha_f),
+}

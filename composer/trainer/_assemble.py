@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from composer._version import __version__
+from composer.algorithms.conflicts import check_conflicts
+from composer.algorithms.schedule_free.schedule_free import ScheduleFree
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.core.data_spec import ensure_data_spec
 from composer.core.engine import Engine
@@ -34,7 +36,7 @@ from composer.models.base import ComposerModel
 from composer.optim.decoupled_weight_decay import DecoupledSGDW
 from composer.optim.grad_scaler import takes_closure
 from composer.trainer._evaluators import parse_evaluators
-from composer.trainer._in_step import share_batches
+from composer.trainer._in_step import seed_of_draws, share_batches
 from composer.trainer._memory import supports_finding_a_size
 from composer.trainer._metrics import metrics_of_evaluators, metrics_on_device
 from composer.trainer._microbatching import parse_microbatch_size
@@ -89,7 +91,7 @@ def assemble(options: TrainerOptions) -> Run:
     run.engine.run_event(Event.BEFORE_LOAD)
     resume(run, options)
     run.engine.run_event(Event.AFTER_LOAD)
-    reproducibility.seed_all(state.seed)
+    reproducibility.seed_all(seed_of_draws(state))
     _wrap(run, options.system, compile_config)
     return run
 
@@ -162,6 +164,16 @@ def _optimizers(model: ComposerModel, optimizers: Any) -> list[torch.optim.Optim
     return [DecoupledSGDW(model.parameters(), lr=0.1)]
 
 
+def _algorithms(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[Any]:
+    """Returns the algorithms, and what an optimizer that keeps an average needs of them."""
+    algorithms = as_list(given)
+    averages = any(getattr(optimizer, "evaluates_average", False) for optimizer in optimizers)
+    if averages and not any(isinstance(each, ScheduleFree) for each in algorithms):
+        algorithms.append(ScheduleFree())
+    check_conflicts([*algorithms, *optimizers])
+    return algorithms
+
+
 def _make_state(
     options: TrainerOptions,
     model: ComposerModel,
@@ -179,7 +191,7 @@ def _make_state(
         precision=precision,
         precision_config=options.system.precision_config,
         optimizers=optimizers,
-        algorithms=as_list(options.optim.algorithms),
+        algorithms=_algorithms(options.optim.algorithms, optimizers),
         save_metrics=options.checkpoint.save_metrics,
         parallelism_config=parallelism,
     )
@@ -444,12 +456,15 @@ def _check_combination(
         Feature.META: is_meta,
         Feature.MIXED: len(set(dist.all_gather_object(is_meta))) > 1,
         Feature.COMPILING: compile_config is not None,
+        Feature.PARTITIONING: compile_config is not None
+        and compile_config.get("backend") not in ("eager", "aot_eager_default_partitioner"),
+        Feature.ADAPTERS: getattr(run.model, "using_peft", False),
         Feature.AUTO_SIZE: state.auto_microbatching
         or any(evaluator.auto_microbatching for evaluator in state.evaluators),
-        Feature.CLOSURE: any(takes_closure(optimizer) for optimizer in state.optimizers),
+        Feature.CLOSURE: "SAM" in names or any(takes_closure(each) for each in state.optimizers),
         Feature.SECOND_ORDER: any(a.backwards_create_graph for a in state.algorithms),
         Feature.UNUSED_PARAMETERS: any(a.find_unused_parameters for a in state.algorithms),
-        Feature.WEIGHT_COPIES: not names.isdisjoint({"EMA", "SWA"}),
+        Feature.WEIGHT_COPIES: not names.isdisjoint({"EvaluatedAverage", "ScheduleFree", "SWA"}),
         Feature.FREEZING: "LayerFreezing" in names,
         Feature.SYNC_STRATEGY: options.system.ddp_sync_strategy is not None,
         Feature.SAVED_METRICS: state.save_metrics,

@@ -13,7 +13,7 @@ from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.event import Event
 from composer.core.state import State
-from composer.trainer._in_step import check_shared, copies_of_a_batch
+from composer.trainer._in_step import check_shared, copies_of_a_batch, seed_of_batches
 from composer.utils import dist
 
 Number = int | float
@@ -114,7 +114,7 @@ class BatchFeed:
         """Yields each batch left in the epoch with its counts; BEFORE_DATALOADER precedes each."""
         self.exhausted = False
         done = int(self.state.timestamp.batch_in_epoch)
-        if done and self.state.dataset_resumption.pop("train", False):
+        if self.state.start_of_train_dataset() and done:
             self.after_skip(None)  # the data set itself stands at the position
             yield from self._draws(first=done)
             return
@@ -134,19 +134,22 @@ class BatchFeed:
         state, loader = self.state, self.data_spec.dataloader
         epoch = int(state.timestamp.epoch)
         set_sampler_epoch(loader, epoch)
-        seed = epoch_seed(state.seed, epoch)
+        seed = epoch_seed(seed_of_batches(state), epoch)
         limit = None if state.dataloader_len is None else int(state.dataloader_len)
         with own_random_state(seed):
             iterator = iter(loader)
         for index in itertools.count(first):
             self.engine.run_event(Event.BEFORE_DATALOADER)
+            batch = _NOTHING
+            if index == first:
+                # A lazy sampler shuffles at the first draw. A dataset that was resumed at the very
+                # end of its epoch only then begins, and so ends, that epoch.
+                with own_random_state(seed):
+                    batch = next(iterator, _NOTHING)
+            elif limit is None or index < limit:
+                batch = next(iterator, _NOTHING)
             if limit is not None and index >= limit:
                 batch = _NOTHING
-            elif index == first:
-                with own_random_state(seed):  # a lazy sampler shuffles at the first draw
-                    batch = next(iterator, _NOTHING)
-            else:
-                batch = next(iterator, _NOTHING)
             if batch is not _NOTHING:
                 batch = self.data_spec.batch_transforms(batch)
             if index == first:

@@ -1,6 +1,7 @@
 """Evaluation: one evaluator's pass over its data, those due inside training, and prediction."""
 
 import itertools
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,8 +21,20 @@ from composer.core.state import State
 from composer.core.time import Timestamp
 from composer.models.base import ComposerModel
 from composer.trainer._clock import total_over_ranks
-from composer.trainer._dataloading import epoch_seed, own_random_state, set_sampler_epoch
-from composer.trainer._in_step import InStep, Pass, copies_of_a_batch, share_batches
+from composer.trainer._dataloading import (
+    Number,
+    epoch_seed,
+    own_random_state,
+    set_sampler_epoch,
+)
+from composer.trainer._in_step import (
+    InStep,
+    Pass,
+    check_shared,
+    copies_of_a_batch,
+    seed_of_batches,
+    share_batches,
+)
 from composer.trainer._memory import is_out_of_memory
 from composer.trainer._metrics import compute_eval_metrics, metrics_on_device
 from composer.trainer._microbatching import split_batch
@@ -44,6 +57,8 @@ def batches_in_step(state: State, loader: Any) -> Iterator[Any]:
         batch = _NOTHING if is_over else next(iterator, _NOTHING)
         if not _any_rank(state, batch is not _NOTHING):
             return
+        if index == 0:
+            check_shared(state, None if batch is _NOTHING else batch)
         yield batch
 
 
@@ -96,6 +111,7 @@ class EvalLoop:
         state = self.state
         held = state.dataloader, state.dataloader_label, state.dataloader_len, state.batch
         limit = -1 if subset_num_batches is None else subset_num_batches
+        share_batches(state, evaluator.dataloader)  # first: it makes a rank's share longer
         state.set_dataloader(evaluator.dataloader.dataloader, evaluator.label, limit)
         state.eval_timestamp = Timestamp()
         try:
@@ -113,9 +129,8 @@ class EvalLoop:
         for metric in metrics.values():
             metric.reset()
         started, count, drawn = perf_counter(), 0, 0
-        share_batches(state, evaluator.dataloader)
         in_step, copies = InStep(state), copies_of_a_batch(state)
-        duplicates = _duplicate_of_rank(evaluator.dataloader)
+        own_samples = _own_samples_of_rank(evaluator.dataloader)
         for batch in self._batches(evaluator.dataloader.dataloader):
             samples = tokens = 0
             if batch is not _NOTHING:
@@ -124,11 +139,11 @@ class EvalLoop:
                 samples = evaluator.dataloader.get_num_samples_in_batch(batch)
                 tokens = evaluator.dataloader.get_num_tokens_in_batch(batch)
                 drawn += samples
-                has_duplicate = drawn == duplicates
+                repeats = min(samples, max(0, drawn - own_samples))
                 state.batch = batch
                 self.engine.run_event(Event.EVAL_BATCH_START)
-                self._eval_batch(evaluator, metrics, has_duplicate, in_step)
-                samples -= int(has_duplicate)
+                self._eval_batch(evaluator, metrics, repeats, in_step)
+                samples -= repeats
             else:
                 self._repeat(evaluator.dataloader, in_step)
             now = perf_counter()
@@ -156,7 +171,7 @@ class EvalLoop:
         """Yields batches in an order of this evaluation's own."""
         state, batch = self.state, int(self.state.timestamp.batch)
         set_sampler_epoch(loader, batch)
-        with own_random_state(epoch_seed(state.seed, batch)):
+        with own_random_state(epoch_seed(seed_of_batches(state), batch)):
             yield from batches_in_step(state, loader)
 
     def _repeat(self, data_spec: DataSpec, in_step: InStep) -> None:
@@ -165,11 +180,11 @@ class EvalLoop:
             self._forward(data_spec, each.microbatch)
 
     def _eval_batch(
-        self, evaluator: Evaluator, metrics: dict[str, Any], has_duplicate: bool, in_step: InStep
+        self, evaluator: Evaluator, metrics: dict[str, Any], repeats: Number, in_step: InStep
     ) -> None:
         state, data_spec, whole = self.state, evaluator.dataloader, self.state.batch
-        if has_duplicate:  # a batch of nothing but the repeated sample still runs, uncounted
-            kept = data_spec.get_num_samples_in_batch(whole) - 1
+        if repeats:  # a batch of nothing but repeated samples still runs, uncounted
+            kept = data_spec.get_num_samples_in_batch(whole) - repeats
             metrics = metrics if kept > 0 else {}
             state.batch = data_spec.split_batch(whole, kept)[0] if kept > 0 else whole
         size = evaluator.device_eval_microbatch_size
@@ -225,16 +240,21 @@ def _halve(evaluator: Evaluator, size: float, error: Exception) -> int:
     return evaluator.device_eval_microbatch_size
 
 
-def _duplicate_of_rank(data_spec: DataSpec) -> int:
-    """Returns after how many samples a rank's last one is a sampler's repetition; -1 for never.
+def _own_samples_of_rank(data_spec: DataSpec) -> Number:
+    """Returns after how many samples a rank's others are repetitions of what other ranks have.
 
-    A DistributedSampler that drops nothing repeats samples until all ranks hold equally many; the
-    repetitions are the last sample of the last ranks. Counting them would weigh those samples
-    twice.
+    Where samples do not go round, some are repeated until all ranks hold equally many, the last
+    ones of a rank. Counting them would weigh those samples twice. A data set that does so says how
+    many come before them (``own_samples``, None for all); a DistributedSampler that drops nothing
+    repeats at most one on a rank.
     """
-    sampler = getattr(data_spec.dataloader, "sampler", None)
+    loader: Any = data_spec.dataloader
+    own_samples = getattr(getattr(loader, "dataset", None), "own_samples", None)
+    if own_samples is not None:
+        return own_samples
+    sampler = getattr(loader, "sampler", None)
     if not isinstance(sampler, torch.utils.data.DistributedSampler) or sampler.drop_last:
-        return -1
+        return math.inf
     try:
         repeated = sampler.total_size - len(sampler.dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -242,8 +262,8 @@ def _duplicate_of_rank(data_spec: DataSpec) -> int:
             "The evaluation data set has no length, so samples that the DistributedSampler repeats "
             "cannot be told apart and are counted twice."
         )
-        return -1
-    return sampler.num_samples if sampler.rank >= sampler.num_replicas - repeated else -1
+        return math.inf
+    return sampler.num_samples - int(sampler.rank >= sampler.num_replicas - repeated)
 
 
 def _to_cpu(value: Any) -> Any:
@@ -276,6 +296,7 @@ class PredictLoop:
         """Returns the outputs of each batch on the CPU, or nothing if they are not to be kept."""
         state = self.state
         held = state.dataloader, state.dataloader_label, state.dataloader_len
+        share_batches(state, data_spec)
         state.set_dataloader(data_spec.dataloader, "predict", subset_num_batches)
         state.predict_timestamp = Timestamp()
         try:
@@ -287,7 +308,6 @@ class PredictLoop:
     def _predict(self, data_spec: DataSpec, return_outputs: bool) -> list[Any]:
         state, fire, kept = self.state, self.engine.run_event, []
         fire(Event.PREDICT_START)
-        share_batches(state, data_spec)
         in_step, copies = InStep(state), copies_of_a_batch(state)
         started = perf_counter()
         for loaded in batches_in_step(state, data_spec.dataloader):

@@ -8,10 +8,11 @@ import torch
 
 from composer.core.data_spec import DataSpec
 from composer.core.state import State
-from composer.distributed.mesh import num_copies_of_a_batch
+from composer.distributed.mesh import num_copies_of_a_batch, num_copies_of_activations
 from composer.utils import dist
 from composer.utils.iter_helpers import map_collection
 from composer.utils.model_wrapper import ModelWrapper
+from composer.utils.reproducibility import MAX_SEED
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,24 @@ class InStep:
 def copies_of_a_batch(state: State) -> int:
     """Returns how many neighbouring ranks work on one and the same batch."""
     return num_copies_of_a_batch(state.device_mesh)
+
+
+def seed_of_draws(state: State) -> int:
+    """Returns what a rank's generators start from.
+
+    Ranks that split layers have the same activations, and must drop the same of them. All others
+    compute other samples, or other tokens, and draw other numbers.
+    """
+    return _seed_of_group(state, num_copies_of_activations(state.device_mesh))
+
+
+def seed_of_batches(state: State) -> int:
+    """Returns what the order of a rank's samples is drawn from, the same for ranks of one batch."""
+    return _seed_of_group(state, copies_of_a_batch(state))
+
+
+def _seed_of_group(state: State, size: int) -> int:
+    return (state.rank_zero_seed + dist.get_global_rank() // size) % (MAX_SEED + 1)
 
 
 def share_batches(state: State, data_spec: DataSpec) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -69,7 +70,17 @@ def compute_eval_metrics(
     state.eval_metrics.setdefault(label, {}).update(metrics)
     state.eval_metric_values.update(values)
     logger.log_metrics({f"metrics/{label}/{name}": value for name, value in values.items()})
+    undefined = [name for name, value in values.items() if _is_nan(value)]
+    if undefined:
+        warnings.warn(
+            f"{', '.join(undefined)} of evaluator {label!r} is NaN: its data has no target (every "
+            "label is -100; check truncation and prompt masking), or the model's outputs are NaN."
+        )
     return values
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and bool(value.isnan())
 
 
 def metrics_on_device(state: State, metrics: dict[str, Any]) -> dict[str, Any]:

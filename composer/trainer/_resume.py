@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 def resume(run: Run, options: TrainerOptions) -> None:
     """Loads the checkpoint that autoresume finds, otherwise ``load_path``, if there is one."""
     wanted = options.checkpoint
+    run.state.autoresume = wanted.autoresume
     _check_names_in_stores(run)
     found = _find(run, options) if wanted.autoresume else None
     if found is not None:

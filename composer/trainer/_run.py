@@ -7,9 +7,11 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from composer.core._state_dict import global_batch_size
 from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.precision import get_precision_context
+from composer.core.protocols import DividesBatches
 from composer.core.state import State
 from composer.core.time import TimeUnit
 from composer.distributed.ddp import DDPSyncStrategy, ddp_no_sync, ddp_sync_context
@@ -18,15 +20,16 @@ from composer.distributed.plan import Plan
 from composer.models.base import ComposerModel
 from composer.trainer._dataloading import BatchFeed
 from composer.trainer._eval_loop import EvalLoop, PredictLoop
-from composer.trainer._in_step import InStep
+from composer.trainer._in_step import InStep, copies_of_a_batch
 from composer.trainer._memory import AgreedAttempt
 from composer.trainer._metrics import TrainMetrics
 from composer.trainer._microbatching import AutoSize, FixedSize, MemoryRecord, split_batch
 from composer.trainer._scaling import scaling_of
+from composer.trainer._several_steps import SeveralSteps
 from composer.trainer._targets import Weigher, target_counter
 from composer.trainer._train_loop import TrainLoop
 from composer.trainer._train_step import TrainStep
-from composer.utils import reproducibility
+from composer.utils import dist, reproducibility
 from composer.utils.model_wrapper import ModelWrapper
 
 
@@ -116,7 +119,7 @@ class Run:
             engine.logger,
             feed=BatchFeed(state, engine, self.train_spec, count, self.resume_within_epoch),
             weigher=weigher,
-            sizer=self._sizer(step),
+            sizer=self._sizer(step, weigher),
             evals=self.eval_loop(),
             metrics=metrics,
             schedule_unit=self.schedule_unit,
@@ -127,15 +130,23 @@ class Run:
             return self.state.model.at_microbatch
         return partial(_gradient_sync, self.state, self.ddp_sync_strategy)
 
-    def _sizer(self, step: TrainStep) -> FixedSize:
-        """Chooses how batches are cut; finding the size needs a step that all ranks agree on."""
+    def _sizer(self, step: TrainStep, weigher: Weigher) -> FixedSize | SeveralSteps:
+        """Chooses how batches are cut into steps, and these into micro-batches."""
         assert self.train_spec is not None
-        split = partial(split_batch, self.train_spec)
+        dividers = [each for each in self.state.algorithms if isinstance(each, DividesBatches)]
+        sizer = self._step_sizer(step, self.train_spec)
+        if not dividers:
+            return sizer
+        return SeveralSteps(self.state, sizer, self.train_spec, weigher, dividers)
+
+    def _step_sizer(self, step: TrainStep, data_spec: DataSpec) -> FixedSize:
+        """Chooses how a step is cut; finding the size needs a step that all ranks agree on."""
+        split = partial(split_batch, data_spec)
         if not self.state.auto_microbatching:
             return FixedSize(self.state, step, split, self.memory)
         step.attempt = AgreedAttempt(self.state)
         step.gradient_sync = partial(ddp_no_sync, self.state)
-        loader: Any = self.train_spec.dataloader
+        loader: Any = data_spec.dataloader
         return AutoSize(self.state, step, split, self.memory, largest=loader.batch_size)
 
     def resume_within_epoch(self, samples: int | None) -> None:
@@ -149,7 +160,9 @@ class Run:
         timestamp, length = self.state.timestamp, self.state.dataloader_len
         saved = int(timestamp.sample_in_epoch)
         is_shorter = length is not None and length < timestamp.batch_in_epoch
-        fits = samples is None or samples == saved or (is_shorter and samples < saved)
+        if samples is None:
+            samples = self._samples_if_batches_changed(saved)
+        fits = samples == saved or (is_shorter and samples < saved)
         if self.position_is_loaded and not fits:
             raise ValueError(
                 f"the checkpoint was saved in the middle of an epoch, after {saved} samples in "
@@ -158,6 +171,18 @@ class Run:
                 "times ranks), or start from a checkpoint of an epoch's end."
             )
         self.restore_rng()
+
+    def _samples_if_batches_changed(self, saved: int) -> int:
+        """Returns what as many batches hold now, for a data set that keeps its position itself.
+
+        It would go on after the right sample, but the epoch, which counts batches, would end early
+        or late.
+        """
+        state, loader = self.state, self.train_spec and self.train_spec.dataloader
+        now = global_batch_size(getattr(loader, "batch_size", None), dist.get_world_size())
+        if now is None or state.loaded_batch_size in (None, now):
+            return saved
+        return int(state.timestamp.batch_in_epoch) * now // copies_of_a_batch(state)
 
     def restore_rng(self) -> None:
         """Puts the generators where the loaded checkpoint had them, once."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from composer.core.data_spec import DataSpec
+from composer.core.microbatch import count_labelled_tokens
 from composer.core.state import State
 from composer.trainer._dataloading import Counts, Number
 from composer.trainer._in_step import InStep, copies_of_a_batch
@@ -33,25 +34,33 @@ def target_counter(
 ) -> Callable[[Any], Number]:
     """Returns the function that counts what a batch's loss is a mean over.
 
-    Tokens with a label if ``on_tokens`` is true, or if it is None and the model says how many
-    targets a batch has (``num_loss_tokens``); otherwise samples.
+    Samples if ``on_tokens`` is false, or if it is None and the model says that its loss is no mean
+    over tokens (its ``num_loss_tokens`` is None). Otherwise tokens with a target, by the first who
+    knows: the model, the DataSpec, the labels of a language model's batch. If nobody does, it is
+    samples, or all tokens if ``on_tokens`` is true.
     """
     count_tokens = getattr(model, "num_loss_tokens", None)
-    if on_tokens is False:
+    says_samples = count_tokens is None and hasattr(model, "num_loss_tokens")
+    if on_tokens is False or (on_tokens is None and says_samples):
         return data_spec.get_num_samples_in_batch
-    if on_tokens is None:
-        return count_tokens or data_spec.get_num_samples_in_batch
-    if count_tokens is not None and not data_spec.counts_tokens_itself:
+    if count_tokens is not None:
         return count_tokens
 
     def count(batch: Any) -> Number:
-        targets = data_spec.get_num_tokens_in_batch(batch, token_type="loss_generating")
-        if not targets and not data_spec.get_num_tokens_in_batch(batch):
+        targets = data_spec.count_targets(batch)
+        if targets is None:
+            targets = count_labelled_tokens(batch)
+        if targets is not None:
+            return targets
+        if on_tokens is None:
+            return data_spec.get_num_samples_in_batch(batch)
+        tokens = data_spec.get_num_tokens_in_batch(batch)
+        if not tokens:
             raise ValueError(
                 "accumulate_train_batch_on_tokens=True, and no tokens are found in a batch; give a "
                 "DataSpec with get_num_tokens_in_batch, or set it to False to weigh by samples."
             )
-        return targets
+        return tokens
 
     return count
 

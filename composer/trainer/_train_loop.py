@@ -17,6 +17,7 @@ from composer.trainer._eval_loop import EvalLoop
 from composer.trainer._losses import Losses
 from composer.trainer._metrics import TrainMetrics
 from composer.trainer._microbatching import FixedSize
+from composer.trainer._several_steps import SeveralSteps
 from composer.trainer._targets import Weigher
 from composer.utils import dist
 
@@ -38,7 +39,7 @@ class TrainLoop:
         *,
         feed: BatchFeed,
         weigher: Weigher,
-        sizer: FixedSize,
+        sizer: FixedSize | SeveralSteps,
         evals: EvalLoop,
         metrics: TrainMetrics,
         schedule_unit: TimeUnit,
@@ -123,9 +124,22 @@ class TrainLoop:
             "size, or drop_last=False."
         )
 
+    def _refuse_uncounted_duration(self, counts: Counts) -> None:
+        """Raises before the first step if the duration is in a unit that no batch adds to."""
+        duration, timestamp = self.state.max_duration, self.state.timestamp
+        assert duration is not None
+        counted = {TimeUnit.SAMPLE: counts.samples, TimeUnit.TOKEN: counts.tokens}
+        if counted.get(duration.unit, 1) == 0 and timestamp.get(duration.unit).value == 0:
+            raise ValueError(
+                f"max_duration={duration} would never be reached: the batches have none of that "
+                "unit. Give a DataSpec whose get_num_tokens_in_batch or get_num_samples_in_batch "
+                "counts them, or the duration in batches (ba) or epochs (ep)."
+            )
+
     def _run_batch(self, batch: object, counts: Counts) -> None:
         """Trains on one batch and fires, in order, every event between two loader reads."""
         fire, state = self.engine.run_event, self.state
+        self._refuse_uncounted_duration(counts)
         state.batch = batch
         self.weigher.loaded = counts
         fire(Event.AFTER_DATALOADER)
@@ -138,11 +152,11 @@ class TrainLoop:
             self.logger.log_metrics(
                 {"trainer/device_train_microbatch_size": state.device_train_microbatch_size}
             )
+            self.metrics.compute_and_log()
         else:
             self._skip_batch()
             elapsed = self.clock.batch_ended(Losses())
         self._step_schedulers(TimeUnit.BATCH)
-        self.metrics.compute_and_log()
         state.advance_batch(counts.samples, counts.tokens, elapsed)
         fire(Event.BATCH_END)
         if self.evals.run_due(Event.BATCH_END):
@@ -153,6 +167,8 @@ class TrainLoop:
         """Passes over a batch without a single target: a mean over nothing has no gradient."""
         self._skipped_batches += 1
         self.state.step_is_skipped = False  # of the batch before; the schedule goes on
+        for optimizer in self.state.optimizers:  # or torch warns that its step was forgotten
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         if self._skipped_batches == 1:
             warnings.warn(
                 f"batch {int(self.state.timestamp.batch)} has no target to train on (every label "

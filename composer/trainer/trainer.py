@@ -34,6 +34,7 @@ from composer.trainer._assemble import assemble
 from composer.trainer._clock import total_over_ranks
 from composer.trainer._dataloading import advance_own_generator, has_own_generator
 from composer.trainer._evaluators import check_is_finite, parse_evaluators
+from composer.trainer._in_step import seed_of_batches
 from composer.trainer._memory import OOM_FOUND_ON_OTHER_RANK
 from composer.trainer._memory import is_out_of_memory as _is_cuda_oom
 from composer.trainer._metrics import metrics_of_evaluators
@@ -60,6 +61,7 @@ from composer.utils.iter_helpers import ensure_tuple
 from composer.utils.model_wrapper import ModelWrapper
 from composer.utils.object_store.object_store import ObjectStore
 from composer.utils.phases import phase
+from composer.utils.reproducibility import remember_determinism
 
 # After the class, what programs and tests of Composer import from here, or replace.
 __all__ = [
@@ -140,7 +142,7 @@ class Trainer:
             the loader's batch size. It changes memory use only, never the update.
         accumulate_train_batch_on_tokens: whether micro-batches and ranks weigh by the tokens that
             have a target (true) or by samples (false); by default by tokens if the model says how
-            many it has.
+            many it has, or says nothing and the batch has ``labels`` as wide as ``input_ids``.
         seed: seeds all random generators; by default taken from the clock.
         deterministic_mode: whether torch must refuse operations whose results vary.
         dist_timeout: seconds until a collective gives up.
@@ -294,6 +296,7 @@ class Trainer:
                 deepspeed_config,
             ),
         )
+        self._undo = [remember_determinism()] if deterministic_mode else []
         self._run = assemble(options)
         self.state: State = self._run.state
         self.engine: Engine = self._run.engine
@@ -467,7 +470,7 @@ class Trainer:
         self.engine.run_event(Event.FIT_START)
         loader = run.train_spec.dataloader
         if spin_dataloaders and has_own_generator(loader):
-            advance_own_generator(loader, int(state.timestamp.epoch), state.seed)
+            advance_own_generator(loader, int(state.timestamp.epoch), seed_of_batches(state))
         if int(state.timestamp.batch_in_epoch) == 0:
             run.restore_rng()
         loop.run()
@@ -608,6 +611,8 @@ class Trainer:
     def close(self) -> None:
         """Closes callbacks and loggers and waits for the other ranks; events then are an error."""
         self.engine.close()
+        for undo in self._undo:  # of settings that all trainers of a process share
+            undo()
         dist.barrier()
 
     @property

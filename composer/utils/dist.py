@@ -412,36 +412,37 @@ def _signal(path: Path, text: str) -> None:
 def busy_wait_for_local_rank_zero(dir_path: str | None = None) -> Iterator[None]:
     """Holds the other ranks of a node, after their own body, until local rank 0 has done its body.
 
-    They poll a file, because a collective would time out during a long download. If local rank 0's
-    body fails, the others raise too instead of waiting for ever.
+    They poll a file, because a collective would time out during a long download. If the body fails
+    on one rank, all ranks of all nodes raise instead of waiting for ever.
 
     Args:
         dir_path: A folder that all ranks of the node see, the working directory by default.
     """
-    if get_local_world_size() == 1:
+    path = Path(dir_path or os.getcwd(), get_node_signal_file_name())
+    error: Exception | None = None
+    try:
         yield
-        barrier()
-        return
-    folder = Path(dir_path or os.getcwd())
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / get_node_signal_file_name()
-    if get_local_rank() == 0:
-        try:
-            yield
-        except BaseException as error:
-            _signal(path, f"{type(error).__name__}: {error}")
-            raise
-        _signal(path, "")
-    else:
-        yield
+    except Exception as caught:
+        error = caught
+    except BaseException as caught:  # this process is told to end
+        if get_local_rank() == 0 and path.parent.is_dir():
+            _signal(path, f"{type(caught).__name__}: {caught}")
+        raise
+    if get_local_world_size() > 1:
+        write_signal_file(path.name, str(path.parent))
         while not path.exists():
             time.sleep(_POLL_SECONDS)
-        trouble = path.read_text()
-        if trouble:
+        if trouble := path.read_text():
             raise _failure_of_local_rank_zero(trouble)
-    barrier()
+    # Before anyone leaves: what is cleaned up then may be what others still look at.
+    told = all_gather_object(None if error is None else f"{type(error).__name__}: {error}")
     if get_local_rank() == 0:
         path.unlink(missing_ok=True)
+    if error is not None:
+        raise error
+    for rank, text in enumerate(told):
+        if text is not None:
+            raise RuntimeError(f"Rank {rank} failed, so rank {get_global_rank()} stops too: {text}")
 
 
 @contextlib.contextmanager

@@ -3,10 +3,13 @@
 import contextlib
 import os
 import re
+import ssl
 import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,13 +23,19 @@ from composer.utils.file_names import (
     is_tar,
 )
 from composer.utils.lazy import handed_on
-from composer.utils.object_store.object_store import ObjectStore
+from composer.utils.object_store.object_store import (
+    ObjectStore,
+    ObjectStoreTransientError,
+    whole_file,
+)
 from composer.utils.object_store.redaction import without_secrets
 from composer.utils.object_store.utils import build_remote_backend
+from composer.utils.retrying import retry
 
 __all__ = [
     "FORMAT_NAME_WITH_DIST_AND_TIME_TABLE",
     "FORMAT_NAME_WITH_DIST_TABLE",
+    "arguments_of_store",
     "create_symlink_file",
     "ensure_folder_has_no_conflicting_files",
     "ensure_folder_is_empty",
@@ -49,6 +58,7 @@ _SYMLINK = ".symlink"
 _URI = re.compile(r"([A-Za-z][\w+.-]+):/(?:/([^/]*))?(.*)", re.DOTALL)
 _WEB_SCHEMES = ("http", "https")
 _WEB_TIMEOUT_SECONDS = 60
+_WEB_BACKOFF_SECONDS = 1.0
 
 
 class _DownloadsFiles(Protocol):
@@ -92,20 +102,32 @@ def maybe_create_object_store_from_uri(uri: str) -> ObjectStore | None:
         ValueError: If the address lacks a part.
         NotImplementedError: If there is no store for the scheme.
     """
+    scheme = parse_uri(uri)[0]
+    return build_remote_backend(scheme, arguments_of_store(uri)) if scheme else None
+
+
+def arguments_of_store(uri: str) -> dict[str, Any]:
+    """Returns what an address says to the constructor of the store that it is in.
+
+    >>> arguments_of_store("s3://bucket/name"), arguments_of_store("sftp://me@host:2222/name")
+    ({'bucket': 'bucket'}, {'host': 'sftp://me@host:2222/'})
+
+    Raises:
+        ValueError: If the address lacks a part.
+    """
     scheme, bucket, name = parse_uri(uri)
-    if not scheme:
-        return None
     if scheme == "file":
         if bucket not in ("", "localhost"):
             raise ValueError(f"{uri} has two slashes before {bucket!r}; it must have three.")
-        return build_remote_backend(scheme, {})
+        return {}
     if scheme in ("s3", "gs", "az", "azure") and not bucket:
         raise ValueError(f"{uri} names no bucket; write {scheme}://bucket/name.")
     if scheme == "dbfs":
-        return build_remote_backend(scheme, {"path": name})
-    if scheme == "sftp":
-        return build_remote_backend(scheme, {"host": uri[: len(uri) - len(name)]})
-    return build_remote_backend(scheme, {"bucket": bucket} if bucket else {})
+        return {"path": name}
+    if scheme == "sftp":  # with the user and the port
+        return {"host": uri[: len(uri) - len(name)]}
+    place = "container" if scheme == "libcloud" else "bucket"
+    return {place: bucket} if bucket else {}
 
 
 def extract_path_from_symlink(
@@ -160,7 +182,9 @@ def get_file(
 
     Raises:
         FileNotFoundError: If there is no such file.
+        PermissionError: If it may not be read.
         FileExistsError: If ``destination`` exists and ``overwrite`` is off.
+        ObjectStoreTransientError: If trouble that may pass did not, although it was tried again.
     """
     if object_store is None and is_uri(path) and parse_uri(path)[0] not in _WEB_SCHEMES:
         with contextlib.ExitStack() as stack:
@@ -223,10 +247,13 @@ def _link(path: str, destination: str, overwrite: bool) -> None:
 
 def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: bool) -> None:
     _refuse_existing(destination, overwrite)  # it is replaced only by what has arrived whole
-    aside = f"{destination}.{os.getpid()}.partial"
     shown = without_secrets(url)  # an address may be signed
-    try:
+
+    @retry(ObjectStoreTransientError, initial_backoff=_WEB_BACKOFF_SECONDS)
+    def fetch() -> None:
         with (
+            whole_file(destination) as aside,
+            _web_errors(shown),
             urllib.request.urlopen(url, timeout=_WEB_TIMEOUT_SECONDS) as response,
             open(aside, "wb") as file,
         ):
@@ -235,16 +262,36 @@ def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: b
                 while chunk := response.read(1 << 20):
                     file.write(chunk)
                     advance(file.tell(), total)
-            got = file.tell()
-        if total and got != total:
-            raise ConnectionError(f"{shown} ended after {got} of {total} bytes; try again.")
-        os.replace(aside, destination)
+            if total and file.tell() != total:
+                raise ConnectionError(f"it ended after {file.tell()} of {total} bytes")
+
+    fetch()
+
+
+@contextlib.contextmanager
+def _web_errors(shown: str) -> Iterator[None]:
+    """Turns what went wrong with a download into what a store raises: what may pass, or not."""
+    try:
+        yield
     except urllib.error.HTTPError as error:
-        if error.code == 404:
-            raise FileNotFoundError(f"{shown} not found (HTTP 404).") from error
-        raise
-    finally:
-        Path(aside).unlink(missing_ok=True)
+        answer = f"(HTTP {error.code})"
+        if error.code in (404, 410):
+            raise FileNotFoundError(f"{shown} not found {answer}; check the address.") from error
+        if error.code in (401, 403):
+            raise PermissionError(
+                f"No access to {shown} {answer}: check that the address is public, or that the "
+                "signature in it has not run out."
+            ) from error
+        if error.code < 500 and error.code not in (408, 425, 429):
+            raise OSError(
+                f"{shown} could not be read {answer}: {error.reason}; check the address."
+            ) from error
+        raise ObjectStoreTransientError(f"{shown} could not be read {answer}.") from error
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise
+        raise ObjectStoreTransientError(f"{shown} could not be read: {reason!r}.") from error
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ __all__ = [
     "format_name_with_dist",
     "format_name_with_dist_and_time",
     "is_tar",
+    "refuse_later_name",
     "step_of_name",
 ]
 
@@ -231,13 +232,17 @@ def ensure_folder_has_no_conflicting_files(
         timestamp: The run's current time.
     """
     for name, counters in files_of_template(folder_name, filename):
-        if _is_later(counters, timestamp):
-            raise FileExistsError(
-                f"{os.path.join(folder_name, name)} is later than this run, which stands at epoch "
-                f"{int(timestamp.epoch)}, batch {int(timestamp.batch)}: the folder belongs to "
-                "another run. Choose another folder or run_name, resume that run with "
-                "autoresume=True, or set save_overwrite=True.",
-            )
+        refuse_later_name(os.path.join(folder_name, name), counters, timestamp)
+
+
+def refuse_later_name(name: str, counters: dict[str, float], timestamp: _TimestampLike) -> None:
+    """Raises FileExistsError if the counters in a name are later than ``timestamp``."""
+    if _is_later(counters, timestamp):
+        raise FileExistsError(
+            f"{name} is later than this run, which stands at epoch {int(timestamp.epoch)}, batch "
+            f"{int(timestamp.batch)}: the folder belongs to another run. Choose another folder or "
+            "run_name, resume that run with autoresume=True, or set save_overwrite=True.",
+        )
 
 
 def _is_later(counters: dict[str, float], timestamp: _TimestampLike) -> bool:

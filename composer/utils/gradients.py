@@ -7,12 +7,18 @@ from typing import Any
 import torch
 import torch.distributed
 
-__all__ = ["as_sharded", "total_norm", "with_sums_done"]
+__all__ = ["as_sharded", "local_part", "total_norm", "with_sums_done"]
 
 
 def as_sharded(tensor: torch.Tensor) -> Any:
     """Returns the tensor if it is a DTensor, else None; importing DTensor to ask costs 0.5 s."""
     return tensor if hasattr(tensor, "device_mesh") else None
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's shard of a sharded tensor (it shares memory), or the tensor itself."""
+    sharded = as_sharded(tensor)
+    return tensor if sharded is None else sharded.to_local()
 
 
 def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -251,6 +251,10 @@ def _prepared(
 ) -> nn.Module:
     """Returns a copy of the model for inference."""
     model = copy.deepcopy(unwrap_model(model)).cpu()
+    for module in list(model.modules()):  # parts may be wrapped, too, and wrappers name weights
+        for name, child in module._modules.items():
+            if child is not None:
+                module._modules[name] = unwrap_model(child)
     for surgery in ensure_tuple(surgery_algs):
         model = _changed(surgery, model)
     if load_path is not None:

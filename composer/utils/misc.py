@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from composer.utils.import_helpers import MissingConditionalImportError
 from composer.utils.lazy import handed_on
 from composer.utils.model_wrapper import ModelWrapper
 from composer.utils.string_enum import StringEnum
@@ -32,6 +31,7 @@ __all__ = [
     "is_notebook",
     "model_eval_mode",
     "partial_format",
+    "reshard",
     "unwrap_model",
     "warning_on_one_line",
 ]
@@ -78,15 +78,36 @@ def is_model_fsdp(model: torch.nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in (model, *model.children()))
 
 
+def reshard(model: torch.nn.Module) -> None:
+    """Lets go of whole weights that units of sharding keep after a pass without gradients.
+
+    Beside them a change of the shards would go unseen.
+    """
+    fsdp = _fsdp_module()
+    if fsdp is None:
+        return
+    for module in model.modules():
+        if isinstance(module, fsdp.FSDPModule):
+            module.reshard()  # type: ignore[operator]  # torch's mixin for modules
+
+
+# Where torch.compile and activation checkpointing keep what they wrap.
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns the model that the user gave, without wrappers: DDP, ``torch.compile``, DeepSpeed."""
+    """Returns the model that the user gave, without wrappers.
+
+    They are those of DDP, ``torch.compile``, activation checkpointing and DeepSpeed.
+    """
     while True:
         if is_model_ddp(model) or isinstance(model, ModelWrapper):
             model = model.module  # type: ignore[assignment]  # DDP's module is a Module
-        elif "_orig_mod" in model._modules:
-            model = model._modules["_orig_mod"]  # type: ignore[assignment]  # set by torch.compile
-        else:
+            continue
+        inner = [model._modules[name] for name in _WRAPPED if name in model._modules]
+        if not inner:
             return model
+        model = inner[0]  # type: ignore[assignment]  # a wrapper has one
 
 
 def is_notebook() -> bool:
@@ -175,40 +196,55 @@ def partial_format(s: str, *args: Any, **kwargs: Any) -> str:
     return _LeaveUnknown().vformat(_AUTO_NUMBERED.sub(protect, s), args, kwargs)
 
 
+class _InTurn:
+    """Applies transforms one after another, as torchvision's ``Compose`` does."""
+
+    def __init__(self, transforms: list[Callable[..., Any]]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+_TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage")
+
+
 def add_vision_dataset_transform(
     dataset: Any, transform: Callable[..., Any], is_tensor_transform: bool = False
 ) -> None:
-    """Adds a transform to a torchvision dataset, before or after its conversion to a tensor.
+    """Adds a transform to a dataset of images, before or after their conversion to tensors.
+
+    Torchvision's datasets are such, and others of the same shape: the attribute ``transform`` is a
+    function of an image, which may keep its steps in a list ``transforms``.
 
     Args:
         dataset: A dataset with a ``transform`` attribute; changed in place.
         transform: What to add.
         is_tensor_transform: Whether ``transform`` takes tensors and goes after ``ToTensor``.
     """
-    try:
-        from torchvision import transforms  # pyright: ignore[reportMissingImports]  # optional
-    except ImportError as error:
-        raise MissingConditionalImportError("vision", "torchvision") from error
     present = getattr(dataset, "transform", None)
     if present is None:
-        dataset.transform = transform
         warnings.warn(
             f"The transform of {type(dataset).__name__} was None, so {transform} is now its only "
             "one; it is not known whether it will see a tensor",
             stacklevel=2,
         )
-        return
-    if not isinstance(present, transforms.Compose):
-        present = transforms.Compose([present])
-        dataset.transform = present
-    steps = present.transforms
-    to_tensor = next(
-        (index for index, step in enumerate(steps) if isinstance(step, transforms.ToTensor)), None
-    )
-    if to_tensor is None:
-        steps.append(transform)
+        present = transform
     else:
-        steps.insert(to_tensor + int(is_tensor_transform), transform)
+        steps = list(getattr(present, "transforms", (present,)))
+        kinds = [type(step).__name__ in _TO_TENSOR for step in steps]
+        place = kinds.index(True) + int(is_tensor_transform) if any(kinds) else len(steps)
+        steps.insert(place, transform)
+        if hasattr(present, "transforms"):
+            present.transforms = steps
+        else:
+            present = _InTurn(steps)
+    dataset.transform = present
+    # Where torchvision keeps it a second time, beside that of the targets.
+    if hasattr(getattr(dataset, "transforms", None), "transform"):
+        dataset.transforms.transform = present
 
 
 __getattr__ = handed_on({"create_interval_scheduler": "composer.core.intervals"})

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from composer.utils.gradients import as_sharded
 from composer.utils.iter_helpers import ensure_tuple
 from composer.utils.misc import is_model_ddp
 
@@ -53,7 +54,7 @@ def replace_module_classes(
 
     Raises:
         TypeError: If the model is wrapped in DDP, whose buckets would go on with the old
-            parameters.
+            parameters, or what is to be replaced is sharded.
     """
     if is_model_ddp(module):
         raise TypeError(
@@ -112,6 +113,12 @@ def _exchange(
     optimizers: Optimizer | Sequence[Optimizer] | None,
 ) -> None:
     """Moves the new module to where the old one is and gives its parameters to the optimizer."""
+    if any(as_sharded(parameter) is not None for parameter in old.parameters()):
+        raise TypeError(
+            f"A {type(old).__name__} cannot be replaced after its parameters were spread over the "
+            "ranks; change the model before it goes to the Trainer, or apply the algorithm at "
+            "Event.INIT"
+        )
     tensor = next(itertools.chain(old.parameters(), old.buffers()), None)
     if tensor is not None:
         new.to(tensor.device)

@@ -39,6 +39,7 @@ _KEPT = (
     "state_dict_type",
     "load_monolith_rank0_only",
     "mixed_precision",
+    "sync_module_states",
     "verbose",
     "data_parallel_shard_degree",
     "data_parallel_replicate_degree",
@@ -56,7 +57,6 @@ _WITHOUT_MEANING = (
     "forward_prefetch",
     "forward_prefetch_limit",
     "limit_all_gathers",
-    "sync_module_states",
     "use_orig_params",
 )
 """Keys that tuned the old engine's speed or memory: they are warned about if changed."""
@@ -257,6 +257,9 @@ class FSDPConfig:
                 "which would change results; take it out"
             )
         idle = sorted(changed.intersection(_WITHOUT_MEANING))
+        numbers = self.mixed_precision
+        if isinstance(numbers, Mapping) and numbers.get("buffer_dtype") is not None:
+            idle.append("mixed_precision.buffer_dtype")
         if idle:
             warnings.warn(
                 f"fsdp_config sets {', '.join(idle)}, which only tuned the old engine and has no "
@@ -275,7 +278,6 @@ class FSDPConfig:
         return FSDP2Config(
             device_mesh=self.device_mesh,
             reshard_after_forward=_RESHARDS_OF_STRATEGY[self.sharding_strategy],
-            sync_module_states=self.sync_module_states,
             **kept,
         )
 

@@ -17,7 +17,11 @@ from typing import Any
 
 from composer.utils import dist
 from composer.utils.background import BackgroundThreads
-from composer.utils.file_helpers import maybe_create_object_store_from_uri, parse_uri
+from composer.utils.file_helpers import (
+    arguments_of_store,
+    maybe_create_object_store_from_uri,
+    parse_uri,
+)
 from composer.utils.object_store.object_store import ObjectStoreTransientError
 from composer.utils.object_store.utils import build_remote_backend
 from composer.utils.retrying import retry
@@ -29,7 +33,7 @@ log = logging.getLogger(__name__)
 # Small files may be logs, which grow in place: the copy is of now. Large ones are checkpoints:
 # nobody writes to them again, and copying one would keep training waiting, so it is linked.
 _COPY_UP_TO_BYTES = 1 << 26
-_PLACES = {"libcloud": "container", "sftp": "host"}
+_FIRST_PAUSE_SECONDS = 0.25
 
 
 class RemoteFilesExistingCheckStatus(Enum):
@@ -52,7 +56,7 @@ class RemoteUploader:
     Args:
         remote_folder: An address in the store, such as ``s3://bucket/folder``. It says which store;
             object names are given whole, the folder in front.
-        backend_kwargs: Arguments of the store besides the bucket, which the address names.
+        backend_kwargs: Arguments of the store besides those that the address names.
         num_concurrent_uploads: How many files at a time.
         num_attempts: How often to try again what a passing trouble stopped.
         staging_folder: Where files wait; on the file system of the files, large ones need no copy.
@@ -83,9 +87,7 @@ class RemoteUploader:
                 f"{remote_folder!r} is a local path; give the address of a store, such as "
                 f"file://{os.path.abspath(remote_folder)} or s3://bucket."
             )
-        place = _PLACES.get(self.remote_backend_name, "bucket")
-        bucket = {place: self.remote_bucket_name} if self.remote_bucket_name else {}
-        self.backend_kwargs = bucket | (backend_kwargs or {})
+        self.backend_kwargs = arguments_of_store(remote_folder) | (backend_kwargs or {})
         self.remote_backend: Any = (
             maybe_create_object_store_from_uri(remote_folder)
             if backend_kwargs is None
@@ -177,7 +179,8 @@ class RemoteUploader:
         Args:
             remote_checkpoint_file_names: The whole names of the objects.
             max_wait_time_in_seconds: When to give up.
-            wait_before_next_try_in_seconds: How long to pause between two looks.
+            wait_before_next_try_in_seconds: How long to pause between two looks at most; the first
+                pauses are shorter.
         """
         names = list(remote_checkpoint_file_names)
         return self.check_remote_files_exist_executor.submit(
@@ -242,6 +245,7 @@ class RemoteUploader:
         self, names: list[str], own: "list[Future[None]]", max_seconds: float, pause_seconds: float
     ) -> RemoteFilesExistingCheckStatus:
         end = time.monotonic() + max_seconds
+        pause = min(_FIRST_PAUSE_SECONDS, pause_seconds)  # other ranks' files are seldom far behind
         wait_for(own, max_seconds)  # before them there is no use in looking
         try:
             while True:
@@ -251,9 +255,10 @@ class RemoteUploader:
                 if self.is_remote_upload_failed.is_set():
                     log.error("An upload has failed; these are not waited for: %s", names)
                     return RemoteFilesExistingCheckStatus.ERROR
-                if time.monotonic() >= end or self._closing.wait(pause_seconds):
+                if time.monotonic() >= end or self._closing.wait(pause):
                     log.error("Not in the store after %s seconds: %s", max_seconds, names)
                     return RemoteFilesExistingCheckStatus.TIMEOUT
+                pause = min(2 * pause, pause_seconds)
         except Exception as error:  # whatever a store raises is the answer of this check
             log.error("The store could not be asked for %s", names, exc_info=error)
             return RemoteFilesExistingCheckStatus.ERROR

@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "get_random_seed",
     "get_rng_state",
     "load_rng_state",
+    "remember_determinism",
     "seed_all",
     "seed_context",
 ]
@@ -43,6 +44,24 @@ def configure_deterministic_mode() -> None:
         category=UserWarning,
         stacklevel=2,
     )
+
+
+def remember_determinism() -> Callable[[], None]:
+    """Returns a function that undoes what `configure_deterministic_mode` is going to change."""
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark, deterministic = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+
+    def restore() -> None:
+        torch.use_deterministic_algorithms(algorithms, warn_only=only_warns)
+        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.deterministic = deterministic
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+        if workspace is not None:
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
+
+    return restore
 
 
 def get_random_seed() -> int:

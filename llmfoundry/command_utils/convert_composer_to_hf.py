@@ -4,11 +4,13 @@ A folder is written aside, loaded again as a user will, and compared with the ch
 only then does it take its place.
 """
 
+import contextlib
 import copy
 import logging
 import shutil
 import tempfile
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import torch
 
 from composer.checkpoint.monolithic import opened_plain, safe_torch_load
 from composer.models.hf_metadata import load_tokenizer_from_saved_state, saved_hf_state
+from composer.utils.file_helpers import is_uri
 from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.mpt.transformers_mpt import to_transformers_config, why_not_transformers
 from llmfoundry.utils.huggingface_hub_utils import edit_files_for_hf_compatibility
+from llmfoundry.utils.stores import is_empty_in_store, local_file, uploaded_folder
 
 __all__ = [
     "DTYPES",
@@ -57,20 +61,32 @@ class Restored:
     tokenizer: Any
 
 
-def _refuse_uri(path: str, flag: str) -> None:
-    if "://" in str(path):
-        raise ValueError(
-            f"{flag}={path} is an address in an object store, which this command does not read or "
-            "write yet. Give a path on this machine."
-        )
+@contextlib.contextmanager
+def _folder_for(output_path: str | Path) -> Iterator[Path]:
+    """Gives the body the path of a folder that it makes; one for a store is uploaded after it.
+
+    Raises:
+        FileExistsError: There is such a folder.
+    """
+    address = str(output_path)
+    is_free = is_empty_in_store(address) if is_uri(address) else not Path(address).exists()
+    if not is_free:
+        raise FileExistsError(f"{output_path} exists. Give a folder that does not.")
+    if not is_uri(address):
+        yield Path(address)
+        return
+    # Without its configuration nobody takes a part of a folder for a model.
+    with uploaded_folder(address, last=["config.json"]) as folder:
+        yield folder
+    print(f"Uploaded it to {address}.")
 
 
 def _read(checkpoint_path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns a checkpoint's weights, and what it keeps of the Hugging Face model."""
     if Path(checkpoint_path).is_dir():
         raise ValueError(
-            f"{checkpoint_path} is a folder: a sharded checkpoint, which this command does not "
-            "read yet. Save a one-file checkpoint (save_folder without sharded state)."
+            f"{checkpoint_path} is a folder, and this command reads one file. Make it of a folder "
+            f"of shards with: python -m composer.checkpoint.convert {checkpoint_path} FILE.pt"
         )
     with opened_plain(str(checkpoint_path)) as plain:
         content = safe_torch_load(plain)
@@ -245,8 +261,8 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     """Writes a folder that ``from_pretrained`` loads, and returns its configuration and tokenizer.
 
     Args:
-        checkpoint_path: A one-file checkpoint of the trainer.
-        output_path: The folder, which must not exist.
+        checkpoint_path: A one-file checkpoint of the trainer, here or in an object store.
+        output_path: The folder, here or in a store, which must not exist.
         trust_remote_code: Whether code that the checkpoint's tokenizer carries may run.
         output_precision: fp32, fp16 or bf16.
         local_checkpoint_save_location: Where a copy of the checkpoint is kept, by default nowhere.
@@ -256,30 +272,27 @@ def write_huggingface_pretrained_from_composer_checkpoint(
         FileExistsError: The folder exists.
         RuntimeError: The checkpoint's weights do not fit its model, or the folder does not give the
             checkpoint's logits.
-        ValueError: An address in an object store, or an unknown precision.
+        ValueError: An unknown precision.
     """
-    _refuse_uri(str(checkpoint_path), "--composer_path")
-    _refuse_uri(str(output_path), "--hf_output_path")
     if output_precision not in DTYPES:
         raise ValueError(f"output_precision is one of {sorted(DTYPES)}, not {output_precision!r}.")
-    output_path = Path(output_path)
-    if output_path.exists():
-        raise FileExistsError(f"{output_path} exists. Give a folder that does not.")
-    if local_checkpoint_save_location is not None:
-        shutil.copyfile(checkpoint_path, local_checkpoint_save_location)
     dtype = DTYPES[output_precision]
-    restored = _restore(str(checkpoint_path), trust_remote_code)
-    tokens = _probe(restored.model)
-    # In fp32 from here on, but with weights as the folder will hold them: what is left to compare
-    # is the conversion.
-    expected = _logits(restored.model.to(dtype).float(), tokens)
-    output_path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output_path.parent, prefix=".convert-") as scratch:
-        folder = Path(scratch) / output_path.name
-        folder.mkdir()
-        needs_code = _write(restored, folder, dtype, max_shard_size)
-        difference = _compare(folder, tokens, expected, needs_code)
-        folder.rename(output_path)
+    with _folder_for(output_path) as final:
+        with local_file(str(checkpoint_path)) as path:
+            if local_checkpoint_save_location is not None:
+                shutil.copyfile(path, local_checkpoint_save_location)
+            restored = _restore(path, trust_remote_code)
+        tokens = _probe(restored.model)
+        # In fp32 from here on, but with weights as the folder will hold them: what is left to
+        # compare is the conversion.
+        expected = _logits(restored.model.to(dtype).float(), tokens)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=final.parent, prefix=".convert-") as scratch:
+            folder = Path(scratch) / final.name
+            folder.mkdir()
+            needs_code = _write(restored, folder, dtype, max_shard_size)
+            difference = _compare(folder, tokens, expected, needs_code)
+            folder.rename(final)
     print(f"Wrote {output_path} in {output_precision}; its logits equal the checkpoint's "
           f"(largest difference {difference:.1e}).")  # fmt: skip
     if needs_code:
@@ -315,15 +328,16 @@ def convert_composer_to_hf(args: Namespace) -> None:
     Args:
         args: The flags of ``scripts/inference/convert_composer_to_hf.py``.
     """
-    write_huggingface_pretrained_from_composer_checkpoint(
-        checkpoint_path=args.composer_path,
-        output_path=args.hf_output_path,
-        trust_remote_code=args.trust_remote_code,
-        output_precision=args.output_precision,
-        local_checkpoint_save_location=args.local_checkpoint_save_location,
-        max_shard_size=getattr(args, "max_shard_size", MAX_SHARD_SIZE),
-    )
-    if args.hf_repo_for_upload is not None:
-        _upload(Path(args.hf_output_path), args.hf_repo_for_upload)
-        if args.test_uploaded_model:
-            _test_upload(Path(args.hf_output_path), args.hf_repo_for_upload)
+    with _folder_for(args.hf_output_path) as folder:
+        write_huggingface_pretrained_from_composer_checkpoint(
+            checkpoint_path=args.composer_path,
+            output_path=folder,
+            trust_remote_code=args.trust_remote_code,
+            output_precision=args.output_precision,
+            local_checkpoint_save_location=args.local_checkpoint_save_location,
+            max_shard_size=getattr(args, "max_shard_size", MAX_SHARD_SIZE),
+        )
+        if args.hf_repo_for_upload is not None:
+            _upload(folder, args.hf_repo_for_upload)
+            if args.test_uploaded_model:
+                _test_upload(folder, args.hf_repo_for_upload)

@@ -213,7 +213,7 @@ def construct_from_registry(
     kwargs = kwargs or {}
     constructor = registry.get(name)
     if isinstance(pre_validation_function, type):
-        if not issubclass(constructor, pre_validation_function):
+        if not (inspect.isclass(constructor) and issubclass(constructor, pre_validation_function)):
             raise ValueError(
                 f"Expected {name} to be of type {pre_validation_function}, but got "
                 f"{type(constructor)}"

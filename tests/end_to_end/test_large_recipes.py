@@ -45,19 +45,21 @@ print(total, own, *plan.mesh.mesh_dim_names, *plan.mesh.shape)
 @pytest.mark.parametrize(
     "recipe, ranks, total, sharers, mesh",
     [
-        (
+        pytest.param(
             "mpt-7b",
             8,
             6_658_859_008,
             8,
             ["data_parallel_replicate", "data_parallel_shard", "1", "8"],
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "mpt-30b",
             64,
             29_975_214_080,
             32,
             ["data_parallel_replicate", "data_parallel_shard", "2", "32"],
+            marks=pytest.mark.slow,
         ),
         (
             "mpt-70b",

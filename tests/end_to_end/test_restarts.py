@@ -144,9 +144,9 @@ def count_batches(folder: Path) -> int:
 
 def children_that_train(launcher: int) -> list[int]:
     found = []
-    for child in psutil.Process(launcher).children():
+    for child in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if str(PROGRAM) in child.cmdline():
+            if child.cmdline()[1:2] == [str(PROGRAM)]:  # the launcher's own is python -m composer
                 found.append(child.pid)
     return found
 

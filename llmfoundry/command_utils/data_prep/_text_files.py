@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from composer.utils.file_helpers import is_uri
+from composer.utils.file_helpers import is_uri, list_remote_objects, parse_uri
 from llmfoundry.utils.exceptions import (
     CannotUnicodeDecodeFile,
     InputFolderMissingDataError,
     InputFolderNotFound,
 )
+from llmfoundry.utils.stores import local_file
 
 __all__ = ["get_object_names", "read_pieces"]
 
@@ -21,7 +22,7 @@ SAFE_CUT = re.compile(r"\S\n(?=\S)")
 
 
 def get_object_names(input_folder: str) -> list[str]:
-    """The text files below a folder, in order of name.
+    """The text files below a folder, here or in a store, in order of name.
 
     These are its ``.txt`` files; a folder without any is searched for ``.md``, ``.rst`` and
     ``.text``.
@@ -30,15 +31,7 @@ def get_object_names(input_folder: str) -> list[str]:
         InputFolderNotFound: There is no such folder.
         InputFolderMissingDataError: There is no text file below it.
     """
-    if is_uri(input_folder):
-        raise ValueError(
-            f"Input {input_folder!r} is remote, which data preparation does not read in this "
-            "version. Copy it to a local folder first."
-        )
-    folder = Path(input_folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputFolderNotFound(input_folder)
-    files = sorted(str(each) for each in folder.rglob("*") if each.is_file())
+    files = _files_in_store(input_folder) if is_uri(input_folder) else _files_in(input_folder)
     for suffixes in ((TEXT_SUFFIX,), OTHER_TEXT_SUFFIXES):
         names = [name for name in files if name.lower().endswith(suffixes)]
         if names:
@@ -46,14 +39,30 @@ def get_object_names(input_folder: str) -> list[str]:
     raise InputFolderMissingDataError(input_folder)
 
 
+def _files_in(input_folder: str) -> list[str]:
+    folder = Path(input_folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputFolderNotFound(input_folder)
+    return sorted(str(each) for each in folder.rglob("*") if each.is_file())
+
+
+def _files_in_store(input_folder: str) -> list[str]:
+    address = input_folder.rstrip("/") + "/"
+    place = address.removesuffix(parse_uri(address)[2])
+    try:
+        return [place + name for name in list_remote_objects(address)]
+    except FileNotFoundError as error:
+        raise InputFolderNotFound(input_folder) from error
+
+
 def read_pieces(file: str) -> Iterator[str]:
-    """Yields the text of a file in pieces of about a hundred thousand characters.
+    """Yields the text of a file, here or in a store, in pieces of about 100,000 characters.
 
     Raises:
         CannotUnicodeDecodeFile: The file is not UTF-8.
     """
     try:
-        with open(file, encoding="utf-8") as stream:
+        with local_file(file) as path, open(path, encoding="utf-8") as stream:
             rest = ""
             while text := stream.read(PIECE_CHARACTERS):
                 text = rest + text

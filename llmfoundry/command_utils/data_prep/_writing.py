@@ -9,29 +9,29 @@ from typing import Any
 
 from composer.utils.file_helpers import is_uri
 from llmfoundry.utils.exceptions import OutputFolderNotEmptyError
+from llmfoundry.utils.stores import is_empty_in_store, uploaded_folder
 from streaming.base.format.mds.writer import MDSWriter
+from streaming.base.index import get_index_basename
 
-__all__ = ["check_output_folder", "finished_folder", "write_rows"]
+__all__ = ["DONE_FILENAME", "check_output_folder", "finished_folder", "write_rows"]
 
 PARTIAL_SUFFIX = ".unfinished"
+DONE_FILENAME = ".text_to_mds_conversion_done"
 
 
-def check_output_folder(output: str) -> Path:
-    """Refuses a folder that holds anything, and places that cannot be written.
+def check_output_folder(output: str) -> None:
+    """Refuses a folder, here or in a store, that holds anything.
 
     Raises:
         OutputFolderNotEmptyError: The folder is not empty.
-        ValueError: The folder is a URI.
     """
     if is_uri(output):
-        raise ValueError(
-            f"Output {output!r} is remote, which data preparation does not write to in this "
-            "version. Write to a local folder and copy it."
-        )
-    folder = Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        is_free = is_empty_in_store(output)
+    else:
+        folder = Path(output)
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free:
         raise OutputFolderNotEmptyError(output)
-    return folder
 
 
 @contextmanager
@@ -39,9 +39,15 @@ def finished_folder(output: str) -> Iterator[Path]:
     """Yields a folder to write to, which becomes ``output`` when the block ends well.
 
     A run that is killed leaves ``output`` untouched; what it left beside it is removed by the next
-    run, which starts anew.
+    run, which starts anew. To a store everything is uploaded at the end, the index last.
     """
-    folder = check_output_folder(output)
+    check_output_folder(output)
+    if is_uri(output):
+        with uploaded_folder(output, last=[get_index_basename(), DONE_FILENAME]) as folder:
+            folder.mkdir()
+            yield folder
+        return
+    folder = Path(output)
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     if partial.exists():
         shutil.rmtree(partial)

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llmfoundry.command_utils.data_prep._rows import (
@@ -89,7 +88,7 @@ def convert_dataset_hf(
         raise KeyError(f"Constants not defined for split {unknown}; there are {[*CONSTS[dataset]]}")
     chosen = [CONSTS[dataset][split] for split in splits]
     for split in chosen:
-        check_output_folder(str(Path(out_root) / split.folder_split))
+        check_output_folder(os.path.join(out_root, split.folder_split))
     how = concatenation(
         concat_tokens,
         tokenizer,
@@ -100,7 +99,7 @@ def convert_dataset_hf(
         num_workers or os.cpu_count() or 1,
     )
     for split in chosen:
-        output = str(Path(out_root) / split.folder_split)
+        output = os.path.join(out_root, split.folder_split)
         texts = _hub_texts(dataset, data_subset, split.hf_split)
         with finished_folder(output) as folder:
             limit = split.truncated_samples

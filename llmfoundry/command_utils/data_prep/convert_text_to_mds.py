@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,13 @@ from llmfoundry.command_utils.data_prep._rows import (
 )
 from llmfoundry.command_utils.data_prep._text_files import get_object_names, read_pieces
 from llmfoundry.command_utils.data_prep._tokenizing import Tokenizing, load_tokenizer
-from llmfoundry.command_utils.data_prep._writing import check_output_folder, finished_folder
+from llmfoundry.command_utils.data_prep._writing import (
+    DONE_FILENAME,
+    check_output_folder,
+    finished_folder,
+)
 from llmfoundry.utils.exceptions import DatasetTooSmallError
+from llmfoundry.utils.stores import local_file
 
 __all__ = [
     "convert_text_to_mds",
@@ -24,7 +30,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-DONE_FILENAME = ".text_to_mds_conversion_done"
 # These decide how the work is done and not what comes out.
 WITHOUT_INFLUENCE = ("processes", "reprocess", "output_folder")
 
@@ -50,7 +55,8 @@ def convert_text_to_mds(
 
     Args:
         tokenizer_name: A folder or hub name.
-        output_folder: The folder of the shards, which must not hold anything else yet.
+        output_folder: The folder of the shards, which must not hold anything else yet; it and
+            the next may be in a store, such as ``s3://bucket/folder``.
         input_folder: The folder of the text files.
         concat_tokens: Tokens of a row.
         eos_text: Text of the token that ends each document.
@@ -98,7 +104,8 @@ def convert_text_to_mds(
 def is_already_processed(output_root: str, args_str: str, object_names: Iterable[str]) -> bool:
     """Whether a folder was written, whole, from these files with these arguments."""
     try:
-        lines = (Path(output_root) / DONE_FILENAME).read_text(encoding="utf-8").splitlines()
+        with local_file(os.path.join(output_root, DONE_FILENAME)) as path:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return False
     return bool(lines) and _shaping(lines[0]) == _shaping(args_str) and lines[1:] == [*object_names]

@@ -99,6 +99,7 @@ def test_what_is_better(tmp_path, name, hint, mode, at):
     trainer.close()
 
 
+@pytest.mark.filterwarnings("ignore:Score of evaluator 'eval' is NaN")
 def test_several_are_kept_and_nan_never(tmp_path):
     callback = BestCheckpoints("Score", num_to_keep=2, folder=str(tmp_path))
     _, trainer = run_with(tmp_path, [NAN, 5, 1, 3, NAN, 4, 2], callback)

@@ -170,12 +170,23 @@ def test_a_file_in_the_place_of_the_link_is_refused_before_training(tmp_path):
     assert run.state.timestamp.batch == 0
 
 
-def test_retention_goes_on_after_a_resume(tmp_path):
+def test_b45_retention_goes_on_after_a_resume(tmp_path):
     HandRun(saver(tmp_path, num_checkpoints_to_keep=2), max_duration="3ba").loaded().fit().close()
     assert names(tmp_path) == ["ba2-rank0.pt", "ba3-rank0.pt", "latest-rank0.pt"]
     run = HandRun(saver(tmp_path, num_checkpoints_to_keep=2), max_duration="4ba")
     run.loaded(load(tmp_path / "ba3-rank0.pt")).fit().close()
     assert names(tmp_path) == ["ba3-rank0.pt", "ba4-rank0.pt", "latest-rank0.pt"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("real", "link"), ("link", "real")])
+def test_b45_retention_goes_on_through_a_link(tmp_path, first, then):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    run = HandRun(saver(tmp_path / first, num_checkpoints_to_keep=1), max_duration="3ba")
+    run.loaded().fit().close()
+    run = HandRun(saver(tmp_path / then, num_checkpoints_to_keep=1), max_duration="4ba")
+    run.loaded(load(tmp_path / "real" / "ba3-rank0.pt")).fit().close()
+    assert names(tmp_path / "real") == ["ba4-rank0.pt", "latest-rank0.pt"]
 
 
 def test_retention_leaves_the_folder_alone_from_which_a_run_was_loaded(tmp_path):
@@ -187,7 +198,7 @@ def test_retention_leaves_the_folder_alone_from_which_a_run_was_loaded(tmp_path)
     assert names(new) == ["ba4-rank0.pt", "latest-rank0.pt"]
 
 
-def test_leftovers_of_a_killed_save_go_and_strangers_stay(tmp_path):
+def test_b43_leftovers_of_a_killed_save_go_and_strangers_stay(tmp_path):
     (tmp_path / "other").mkdir()
     for name in (".ba3-rank0.pt.partial", ".download.partial", "other/.ba3-rank0.pt.partial"):
         touch(str(tmp_path / name))
@@ -207,7 +218,7 @@ def test_saving_twice_at_one_batch_is_one_checkpoint(tmp_path):
     ]
 
 
-def test_a_failed_save_leaves_link_and_list_as_they_were(tmp_path, monkeypatch):
+def test_b42_a_failed_save_leaves_link_and_list_as_they_were(tmp_path, monkeypatch):
     callback = saver(tmp_path, num_checkpoints_to_keep=1)
     run = HandRun(callback, max_duration="2ba").loaded()
     run.engine.run_event(Event.FIT_START)

@@ -22,6 +22,11 @@ def test_on_a_cpu_it_logs_the_process():
     assert aggregated == [0, 2]
 
 
+def test_c4_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="dist_aggregate_batch_interval=0"):
+        MemoryMonitor(dist_aggregate_batch_interval=0)
+
+
 def test_reduce_value_alone():
     assert math.isclose(reduce_value(3, "cpu", "mean").item(), 3.0)
     with pytest.raises(ValueError, match="reduce_op"):

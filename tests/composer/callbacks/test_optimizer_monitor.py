@@ -22,6 +22,11 @@ def test_norms_of_gradients():
     run.close()
 
 
+def test_c4_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="batch_log_interval=0"):
+        OptimizerMonitor(batch_log_interval=0)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_optimizers_own_metrics(asked):
     memory = InMemoryLogger()

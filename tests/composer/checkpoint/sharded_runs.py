@@ -47,11 +47,11 @@ class Blocks(torch.nn.Module):
 
 
 def make(
-    end: str, sharding: dict[str, Any] | None, copies: int = 1, **kwargs: Any
+    end: str, sharding: dict[str, Any] | None, copies: int = 1, width: int = 16, **kwargs: Any
 ) -> tuple[Trainer, Diary]:
     """Makes a run; ``copies`` is how many neighbouring ranks work on one and the same samples."""
     torch.manual_seed(5)
-    model, diary, data = ComposerClassifier(Blocks(), num_classes=3), Diary(), Numbered()
+    model, diary, data = ComposerClassifier(Blocks(width), num_classes=3), Diary(), Numbered()
     readers, rank = dist.get_world_size() // copies, dist.get_global_rank() // copies
     sampler = dist.get_sampler(data, num_replicas=readers, rank=rank)
     settings: dict[str, Any] = {

@@ -1,15 +1,17 @@
 """Files that appear whole, the link to the last of them, and what killed saves leave."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from composer.checkpoint.atomic import is_leftover, remove_leftovers, update_latest, written_aside
 from composer.checkpoint.monolithic import safe_torch_load, write_checkpoint_file
 
 
-def test_failed_write_changes_nothing(tmp_path: Path) -> None:
+def test_b42_failed_write_changes_nothing(tmp_path: Path) -> None:
     path = write_checkpoint_file({"step": 1}, str(tmp_path / "x.pt"))
     with pytest.raises(RuntimeError, match="disk full"), written_aside(path) as aside:
         Path(aside).write_text("half")
@@ -53,3 +55,17 @@ def test_only_leftovers_of_a_template_are_removed(tmp_path: Path) -> None:
         path.write_text("half")
     assert remove_leftovers(tmp_path, "ep{epoch}-ba{batch}.pt") == [str(ours)]
     assert others.exists()
+
+
+def test_what_the_disk_said_is_told_with_the_name(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no device that is always full")
+    (tmp_path / "x.pt").write_text("old")
+    with (
+        pytest.raises(OSError, match="No space left on device: .*x.pt'") as error,
+        written_aside(tmp_path / "x.pt"),
+        open("/dev/full", "wb", buffering=0) as full,
+    ):
+        torch.save({"a": torch.zeros(1 << 20)}, full)  # torch speaks of a position in a file
+    assert error.value.errno == errno.ENOSPC and "position" not in str(error.value)
+    assert os.listdir(tmp_path) == ["x.pt"] and (tmp_path / "x.pt").read_text() == "old"

@@ -49,14 +49,14 @@ def test_latest_says_it(tmp_path: Path) -> None:
     assert found(tmp_path) == "ep0-ba10-rank0.pt"
 
 
-def test_order_is_by_step_not_by_text_or_time(tmp_path: Path) -> None:
+def test_b45_order_is_by_step_not_by_text_or_time(tmp_path: Path) -> None:
     put(tmp_path, 9, 10, 99, 100)
     os.utime(tmp_path / "ep0-ba9-rank0.pt")
     assert found(tmp_path) == "ep0-ba100-rank0.pt"
     assert found(tmp_path, latest=None) == "ep0-ba100-rank0.pt"
 
 
-def test_killed_between_rename_and_link(tmp_path: Path) -> None:
+def test_b42_killed_between_rename_and_link(tmp_path: Path) -> None:
     put(tmp_path, 90, 100, latest=90)
     assert found(tmp_path) == "ep0-ba100-rank0.pt"
 
@@ -67,7 +67,7 @@ def put_folder(folder: Path, batch: int) -> Path:
     return path
 
 
-def test_a_folder_of_shards_counts_if_its_index_and_shards_are_there(tmp_path: Path) -> None:
+def test_b42_a_folder_of_shards_counts_if_its_index_and_shards_are_there(tmp_path: Path) -> None:
     put(tmp_path, 1, 4, latest=4)
     names = [NAME, "ep{epoch}-ba{batch}"]
 
@@ -97,7 +97,7 @@ def test_later_of_two_names() -> None:
     assert not is_later("s/other.pt", "run-ep0-ba9.pt", names, "run")
 
 
-def test_folder_of_an_earlier_longer_run(tmp_path: Path) -> None:
+def test_b47_folder_of_an_earlier_longer_run(tmp_path: Path) -> None:
     put(tmp_path, 700, 100, latest=100)
     assert found(tmp_path, overwrite=True) == "ep0-ba100-rank0.pt"
 
@@ -109,7 +109,7 @@ def test_link_to_nowhere_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("latest", [2, None])
-def test_files_that_were_cut_short_are_passed_over(tmp_path: Path, latest: int | None) -> None:
+def test_b42_files_that_were_cut_short_are_passed_over(tmp_path: Path, latest: int | None) -> None:
     put(tmp_path, 1, 2, latest=latest)
     path = tmp_path / "ep0-ba2-rank0.pt"
     path.write_bytes(path.read_bytes()[:-10])

@@ -112,7 +112,7 @@ def test_closing_waits_and_tells(
     assert "could not be written" in caplog.text
 
 
-def test_a_run_resumes_exactly_from_what_a_thread_wrote(tmp_path: Path) -> None:
+def test_b33_a_run_resumes_exactly_from_what_a_thread_wrote(tmp_path: Path) -> None:
     whole, diary = make("8ba", None, save_folder=str(tmp_path / "a"))
     whole.fit()
     whole.close()
@@ -126,3 +126,25 @@ def test_a_run_resumes_exactly_from_what_a_thread_wrote(tmp_path: Path) -> None:
     rest.close()
     assert rest_diary.losses == diary.losses[4:] and rest_diary.samples == diary.samples[4:]
     assert names(tmp_path / "a") == names(tmp_path / "b")
+
+
+def test_no_save_takes_memory(tmp_path: Path) -> None:
+    sizes: list[tuple[str, int]] = []
+
+    def note(when: str) -> Any:
+        return lambda state, logger: sizes.append((when, memory()))
+
+    def memory() -> int:
+        saver = trainer._checkpoint_saver
+        assert saver is not None and saver._background is not None
+        return saver._background.staging.size_bytes
+
+    trainer = _trainer(tmp_path, "3ba", save_interval="2ba")
+    trainer.state.callbacks[0].before_dataloader = note("before")  # type: ignore[attr-defined]
+    trainer.state.callbacks[0].batch_end = note("after")  # type: ignore[attr-defined]
+    trainer.fit()
+    weights = sum(p.nbytes for p in trainer.state.model.parameters())
+    assert sizes[0] == ("before", weights)  # from the beginning on
+    generator = torch.get_rng_state().nbytes  # is made for each save
+    assert memory() - generator == sizes[2][1] >= 3 * weights  # with the moments, after a batch
+    trainer.close()

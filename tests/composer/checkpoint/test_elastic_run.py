@@ -26,7 +26,7 @@ def _go_on(folder: str, end: str, sharding: dict[str, Any] | None) -> tuple[Any,
 
 
 @pytest.mark.slow
-def test_1_2_4_1(tmp_path: Path) -> None:
+def test_b41_1_2_4_1(tmp_path: Path) -> None:
     samples, losses = _go_on(str(tmp_path / "whole"), "8ba", None)
     folder, got_samples, got_losses = str(tmp_path / "parts"), [], []
     plan = [(1, "2ba", SHARDED), (2, "4ba", SHARDED), (4, "6ba", HYBRID), (1, "8ba", None)]

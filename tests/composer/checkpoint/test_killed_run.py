@@ -1,4 +1,4 @@
-"""A run that is killed in its saves and restarted ends where the unbroken run ends."""
+"""A run killed in its saves (B42) and restarted (B43) ends where the unbroken run ends."""
 
 import os
 import signal
@@ -106,19 +106,19 @@ def check(tmp_path: Path, numbers: range, save_async: bool = False) -> int:
     return halves
 
 
-def test_killed_and_restarted(tmp_path: Path) -> None:
+def test_b42_b43_killed_and_restarted(tmp_path: Path) -> None:
     assert check(tmp_path, range(5, 125, 17)) > 0
 
 
-def test_killed_while_a_thread_writes(tmp_path: Path) -> None:
+def test_b42_b43_killed_while_a_thread_writes(tmp_path: Path) -> None:
     check(tmp_path, range(11, 110, 33), save_async=True)
 
 
 @pytest.mark.slow
-def test_killed_anywhere_and_restarted(tmp_path: Path) -> None:
+def test_b42_b43_killed_anywhere_and_restarted(tmp_path: Path) -> None:
     assert check(tmp_path, range(1, 130)) > 10
 
 
 @pytest.mark.slow
-def test_killed_anywhere_while_a_thread_writes(tmp_path: Path) -> None:
+def test_b42_b43_killed_anywhere_while_a_thread_writes(tmp_path: Path) -> None:
     assert check(tmp_path, range(1, 115), save_async=True) > 10

@@ -89,7 +89,7 @@ def test_nobody_to_load_into(saved: tuple[str, State]) -> None:
         load_checkpoint(saved[0], {"load_resumption_state": True}, model=Net())
 
 
-def test_weights_that_do_not_fit(saved: tuple[str, State]) -> None:
+def test_b54_weights_that_do_not_fit(saved: tuple[str, State]) -> None:
     path = f"{saved[0]}/model/model.pt"
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1), torch.nn.Linear(1, 1))
     with pytest.raises(RuntimeError, match=r"Error\(s\) in loading state_dict"):

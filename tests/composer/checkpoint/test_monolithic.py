@@ -267,7 +267,7 @@ def kill_at_event(folder: Path, number: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def test_kill_at_every_file_system_event_leaves_a_complete_newest(tmp_path: Path) -> None:
+def test_b42_kill_at_every_file_system_event_leaves_a_complete_newest(tmp_path: Path) -> None:
     number, last = 0, 0
     while True:
         number += 1
@@ -303,10 +303,10 @@ def kill_at_random_moments(folder: Path, kills: int, size: int, longest: float) 
     return hits
 
 
-def test_kill_at_random_moments_leaves_a_complete_newest(tmp_path: Path) -> None:
+def test_b42_kill_at_random_moments_leaves_a_complete_newest(tmp_path: Path) -> None:
     assert kill_at_random_moments(tmp_path, kills=40, size=300_000, longest=0.04) > 5
 
 
 @pytest.mark.slow
-def test_kill_at_many_random_moments_leaves_a_complete_newest(tmp_path: Path) -> None:
+def test_b42_kill_at_many_random_moments_leaves_a_complete_newest(tmp_path: Path) -> None:
     assert kill_at_random_moments(tmp_path, kills=600, size=1_000_000, longest=0.08) > 80

@@ -1,8 +1,10 @@
 """A restarted run whose folder is gone goes on from the copy in a store."""
 
 import shutil
+from collections import Counter
+from functools import partialmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from composer import Trainer
 from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.loggers.remote_uploader_downloader import RemoteUploaderDownloader
 from composer.models.base import ComposerModel
+from composer.utils.object_store import LocalObjectStore, ObjectStoreTransientError
 
 NAME = "ba{batch}.pt"
 
@@ -62,6 +65,10 @@ def in_callback(tmp_path: Path) -> dict[str, Any]:
     return {"callbacks": CheckpointSaver(folder, NAME, save_interval="1ba")}
 
 
+def in_memory(tmp_path: Path) -> dict[str, Any]:
+    return {"callbacks": CheckpointSaver(f"memory://b51{tmp_path}/r", NAME, save_interval="1ba")}
+
+
 def by_logger(tmp_path: Path) -> dict[str, Any]:
     return {
         "save_folder": str(tmp_path / "local"),
@@ -72,14 +79,49 @@ def by_logger(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("how", [in_folder, in_callback, by_logger])
-def test_the_run_goes_on(tmp_path: Path, how: Any) -> None:
+@pytest.mark.parametrize("how", [in_folder, in_callback, in_memory, by_logger])
+def test_b51_the_run_goes_on(tmp_path: Path, how: Any) -> None:
     _, expected, _ = run("6ba", save_folder=str(tmp_path / "whole"))
     assert run("3ba", **how(tmp_path))[0] == 0
     shutil.rmtree(tmp_path / "local", ignore_errors=True)
     begin, weights, source = run("6ba", load_path="user's own.pt", **how(tmp_path))
     assert begin == 3 and source is not None and "r/" in source
     assert torch.equal(weights, expected)
+
+
+class Flaky(LocalObjectStore):
+    """A store of which each kind of call fails twice."""
+
+    calls: ClassVar[Counter[str]] = Counter()
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls[name] += 1
+        if self.calls[name] < 3:
+            raise ObjectStoreTransientError(f"{name} failed")
+        return getattr(super(), name)(*args, **kwargs)
+
+    upload_object = partialmethod(_call, "upload_object")
+    download_object = partialmethod(_call, "download_object")
+    get_object_size = partialmethod(_call, "get_object_size")
+    list_objects = partialmethod(_call, "list_objects")
+
+
+def test_b50_a_run_saves_and_goes_on_through_passing_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer.utils.object_store.utils.LocalObjectStore", Flaky)
+    monkeypatch.setattr("composer.utils.retrying.time.sleep", lambda seconds: None)
+    for begin, end in ((0, "2ba"), (2, "4ba")):
+        Flaky.calls.clear()
+        assert run(end, **in_folder(tmp_path))[0] == begin
+        assert Flaky.calls["upload_object"] > 2
+    Flaky.calls.clear()
+    load = {"load_path": f"file://{tmp_path}/store/r/ba2.pt"}
+    assert run("3ba", save_folder=str(tmp_path / "new"), **load)[0] == 2
+    Flaky.calls.clear()
+    with pytest.raises(FileNotFoundError, match="nothing.pt"):
+        run("3ba", save_folder=str(tmp_path / "new2"), load_path=f"file://{tmp_path}/nothing.pt")
+    assert Flaky.calls["get_object_size"] < 10
 
 
 def test_the_folder_is_asked_before_stores(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import os
 import pickle
 import shutil
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from composer.checkpoint.content import full_state
 from composer.checkpoint.shard_index import INDEX_NAME, read_index
 from composer.checkpoint.sharded import FileSystemReaderWithValidation, flatten, write_sharded
 from composer.checkpoint.sharded_run import (
@@ -18,10 +21,13 @@ from composer.checkpoint.sharded_run import (
     dist_cp_load,
     load_sharded_checkpoint,
     read_nested,
+    writer_of_run,
 )
+from composer.core.logger import Logger
 from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from composer.utils.file_helpers import maybe_create_object_store_from_uri
+from tests.composer.checkpoint.runs import make_state
 from tests.composer.checkpoint.sharded_runs import make, names, train
 from tests.launch import run_ranks
 
@@ -64,10 +70,11 @@ def _is_refused(folder: str) -> Told:
             shutil.copytree(path, copy)
             change(copy)
         dist.barrier()
-        try:
-            train("6ba", SHARDED, load_path=copy)
-        except (FileNotFoundError, RuntimeError) as error:
-            found[name] = f"{type(error).__name__}: {error}"
+        for prefix in ("", "file://"):
+            try:
+                train("6ba", SHARDED, load_path=prefix + copy)
+            except Exception as error:
+                found[prefix + name] = f"{type(error).__name__}: {error}"
     return found
 
 
@@ -105,10 +112,15 @@ def _other_ways(folder: str) -> Told:
     file = save_checkpoint(sharded.state, f"{folder}/one.pt")
     sharded.close()
     _, from_file = train("8ba", SHARDED, load_path=f"{folder}/one.pt")
-    rank_zero, by_rank_zero = train(
-        "8ba", {**FULL, "load_monolith_rank0_only": True}, load_path=f"{folder}/one.pt"
-    )
+    opened: list[str] = []
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+    two_nodes = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": os.environ["RANK"]}
+    with patch.dict(os.environ, two_nodes):
+        _, by_rank_zero = train(
+            "8ba", {**FULL, "load_monolith_rank0_only": True}, load_path=f"file://{folder}/one.pt"
+        )
     return {
+        "opened": any("one.pt" in path for path in opened),
         "replicas": replicas.losses,
         "file": file,
         "from file": from_file.losses,
@@ -124,9 +136,58 @@ def _in_a_store(folder: str) -> Told:
     return {"loaded": resumed.state.load_path, "rest": rest.losses}
 
 
+def _keeps_few(folder: str) -> Told:
+    """Keeps one folder or none, saved at once or in a thread; resumes through a link."""
+    found: Told = {}
+    for keep in (0, 1):
+        for save_async in (False, True):
+            name = f"{folder}/keep{keep}{save_async}"
+            how: dict[str, Any] = {
+                "save_num_checkpoints_to_keep": keep,
+                "save_async": save_async,
+                "save_interval": "1ba",
+            }
+            trainer, _ = train("3ba", SHARDED, save_folder=name, **how)
+            dist.barrier()
+            found[f"{keep} {save_async}"] = names(name), len(trainer.saved_checkpoints)
+    link = Path(folder, "link")
+    dist.from_rank_zero(lambda: link.symlink_to("keep1False"))
+    train("5ba", SHARDED, save_folder=str(link), autoresume=True, **{**how, "save_async": False})
+    dist.barrier()
+    found["link"] = names(link)
+    return found
+
+
+def _goes_on_over_halves(folder: str) -> Told:
+    """Resumes where the last folder is not whole, which stands at the name or in the store."""
+    found: Told = {}
+    for prefix in ("", "file://"):
+        name = f"{folder}/half{len(prefix)}"
+        train("4ba", SHARDED, save_folder=f"{prefix}{name}")
+
+        def spoil() -> None:
+            Path(name, "ep0-ba4", INDEX_NAME).unlink()
+            Path(name, "ep0-ba4", "__1_0.distcp").unlink()
+            pointer = Path(name, "latest-rank0.pt.symlink")
+            if pointer.exists():  # it is moved last
+                pointer.write_text(pointer.read_text().replace("ba4", "ba2"))
+
+        dist.from_rank_zero(spoil)
+        run, diary = train("6ba", SHARDED, save_folder=f"{prefix}{name}", autoresume=True)
+        dist.barrier()
+        found[prefix] = os.path.basename(str(run.state.load_path)), diary.losses
+        found[f"{prefix} names"] = names(Path(name, "ep0-ba4"))
+    return found
+
+
+PARTS = (
+    *(_goes_on_exactly, _is_refused, _other_ways, _in_a_store, _fails_on_all_ranks),
+    *(_keeps_few, _goes_on_over_halves),
+)
+
+
 def _all(folder: str) -> list[Told]:
-    parts = (_goes_on_exactly, _is_refused, _other_ways, _in_a_store, _fails_on_all_ranks)
-    return [part(folder) for part in parts]
+    return [part(folder) for part in PARTS]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +197,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Told
     return folder, run_ranks(_all, 2, str(folder))
 
 
-def test_resumed_is_bit_for_bit_the_unbroken_run(told: tuple[Path, list[list[Told]]]) -> None:
+def test_b33_resumed_is_bit_for_bit_the_unbroken_run(told: tuple[Path, list[list[Told]]]) -> None:
     folder, ranks = told
     for exact, *_ in ranks:
         assert exact["equal"] and exact["losses"][4:] == exact["rest"]
@@ -190,6 +251,7 @@ def test_replicas_and_files(told: tuple[Path, list[list[Told]]]) -> None:
     for exact, _, ways, *_ in ranks:
         for way in ("replicas", "from file", "by rank 0"):
             assert ways[way] == pytest.approx(exact["rest"], abs=1e-5), way
+    assert [ways["opened"] for _, _, ways, *_ in ranks] == [True, False]
 
 
 def test_b53_what_is_not_whole_is_refused_on_all_ranks(
@@ -199,11 +261,78 @@ def test_b53_what_is_not_whole_is_refused_on_all_ranks(
         assert "__1_0.distcp is missing or cut short" in refused["cut"]
         assert "its save did not end" in refused["no index"]
         assert "are of different saves" in refused["mixed"]
+        assert "__1_0.distcp is cut short" in refused["file://cut"]
+        assert "not found" in refused["file://no index"]
+        assert "are of different saves" in refused["file://mixed"]
+
+
+def test_b45_b46_the_newest_folders_are_kept(told: tuple[Path, list[list[Told]]]) -> None:
+    for *_, few, _ in told[1]:
+        for save_async in (False, True):
+            assert few[f"0 {save_async}"] == ([], 0)
+            assert few[f"1 {save_async}"] == (["ep0-ba3", "latest-rank0.pt"], 1)
+        assert few["link"] == ["ep0-ba5", "latest-rank0.pt"]
+
+
+def test_b42_b43_a_half_folder_is_passed_over_and_replaced(
+    told: tuple[Path, list[list[Told]]],
+) -> None:
+    for exact, *_, halves in told[1]:
+        for prefix in ("", "file://"):
+            assert halves[prefix] == ("ep0-ba2", exact["losses"][2:6])
+            assert halves[f"{prefix} names"] == [INDEX_NAME, "__0_0.distcp", "__1_0.distcp"]
+
+
+def _is_killed(folder: str, save_async: bool) -> None:
+    write = FileSystemWriter.write_data
+
+    def write_half(self: Any, plan: Any, planner: Any) -> Any:
+        done = write(self, plan, planner)
+        if "ba4" in str(self.path):
+            os.truncate(Path(self.path, f"__{dist.get_global_rank()}_0.distcp"), 99)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    with patch.object(FileSystemWriter, "write_data", write_half):
+        train("8ba", SHARDED, save_folder=folder, save_async=save_async)
+
+
+def _is_restarted(folder: str, save_async: bool) -> tuple[str | None, list[float], list[str]]:
+    how: dict[str, Any] = {"save_async": save_async, "autoresume": True}
+    trainer, diary = train("6ba", SHARDED, save_folder=folder, **how)
+    dist.barrier()
+    return trainer.state.load_path, diary.losses, names(folder)
+
+
+@pytest.mark.parametrize("save_async", [False, True])
+def test_b42_b43_ranks_killed_in_a_save_save_again_over_what_is_left(
+    save_async: bool, told: tuple[Path, list[list[Told]]], tmp_path: Path
+) -> None:
+    with pytest.raises(torch.multiprocessing.ProcessExitedException, match="SIGKILL"):
+        run_ranks(_is_killed, 2, str(tmp_path), save_async)
+    assert names(tmp_path) == [".ep0-ba4.partial", "ep0-ba2", "latest-rank0.pt"]
+    ends = run_ranks(_is_restarted, 2, str(tmp_path), save_async)
+    for (loaded, losses, there), (exact, *_) in zip(ends, told[1], strict=True):
+        assert loaded == str(tmp_path / "ep0-ba2") and losses == exact["losses"][2:6]
+        assert there == ["ep0-ba2", "ep0-ba4", "ep0-ba6", "latest-rank0.pt"]
+
+
+def test_an_optimizer_without_moments_comes_back(tmp_path: Path) -> None:
+    for kind in (torch.optim.SGD, torch.optim.Adam):  # the one keeps none, the other has none yet
+        states = [make_state(), make_state()]
+        for state in states:
+            state.optimizers = kind(state.model.parameters(), lr=0.1)
+            state.schedulers = torch.optim.lr_scheduler.StepLR(state.optimizers[0], 2)
+        folder = str(tmp_path / kind.__name__)
+        writer_of_run(full_state(states[0]), folder).write()
+        load_sharded_checkpoint(folder, states[1], Logger(states[1]))
+        assert torch.equal(states[0].model[0].weight, states[1].model[0].weight)
+        assert not states[1].optimizers[0].state
 
 
 def test_a_full_disk_of_one_rank_stops_all(told: tuple[Path, list[list[Told]]]) -> None:
     folder, ranks = told
-    for _, _, _, _, failed in ranks:
+    for _, _, _, _, failed, *_ in ranks:
         assert "No space left" in failed["False"][0] and failed["False"][1] == 4
         assert "rank 1" in failed["True"][0] or "Rank 1" in failed["True"][0]
         assert failed["True"][1] == 6  # when the next one was due
@@ -215,7 +344,7 @@ def test_a_full_disk_of_one_rank_stops_all(told: tuple[Path, list[list[Told]]]) 
 
 def test_a_store_holds_whole_folders(told: tuple[Path, list[list[Told]]]) -> None:
     folder, ranks = told
-    for exact, _, _, stored, _ in ranks:
+    for exact, _, _, stored, *_ in ranks:
         assert stored["loaded"].endswith("ep0-ba4") and stored["rest"] == exact["rest"]
     store = folder / "store" / "run"
     assert names(store) == ["ep0-ba2", "ep0-ba4", "ep0-ba6", "ep0-ba8", "latest-rank0.pt.symlink"]
@@ -225,7 +354,7 @@ def test_a_store_holds_whole_folders(told: tuple[Path, list[list[Told]]]) -> Non
 
 @pytest.mark.filterwarnings("ignore:The checkpoint has the random states of 2 ranks")
 @pytest.mark.filterwarnings("ignore:callbacks. Diary")
-def test_what_is_ignored_and_what_does_not_fit(told: tuple[Path, list[list[Told]]]) -> None:
+def test_b54_what_is_ignored_and_what_does_not_fit(told: tuple[Path, list[list[Told]]]) -> None:
     path = str(told[0] / "b" / "ep0-ba4")
     trainer, _ = make("8ba", None)
     state, logger = trainer.state, trainer.logger

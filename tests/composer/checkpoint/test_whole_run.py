@@ -108,7 +108,7 @@ def test_weights_only_load_touches_nothing_else(saved: tuple[str, State]) -> Non
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_weights_that_do_not_fit(saved: tuple[str, State], weights_only: bool) -> None:
+def test_b54_weights_that_do_not_fit(saved: tuple[str, State], weights_only: bool) -> None:
     path, old = saved
     content = safe_torch_load(path)
     model = content["state"]["model"]
@@ -244,7 +244,7 @@ def _two_ranks(folder: str) -> dict[str, Any]:
     return answer
 
 
-def test_two_ranks(tmp_path: Path) -> None:
+def test_b53_two_ranks(tmp_path: Path) -> None:
     first, second = run_ranks(_two_ranks, 2, str(tmp_path))
     assert first["path"] == f"{tmp_path}/ep0-ba2-rank0.pt"
     assert second["path"] is None, "only rank 0 writes"

@@ -236,12 +236,40 @@ def test_signal_ends_all(
     assert gone(pids), "the ranks or their workers live on"
 
 
-def test_ranks_die_with_a_killed_launcher(
-    sleeping: "tuple[subprocess.Popen[str], list[int]]",
+@pytest.mark.parametrize("which", ["the one that was started", "the one below it"])
+def test_nothing_outlives_a_killed_launcher(
+    sleeping: "tuple[subprocess.Popen[str], list[int]]", which: str
 ) -> None:
     process, pids = sleeping
-    process.kill()
-    assert gone([pids[0], pids[2]]), "the ranks live on without a launcher"
+    (below,) = psutil.Process(process.pid).children()
+    if which == "the one below it":
+        below.kill()
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 137
+        assert "signal 9 ended the launcher" in err
+    else:
+        process.kill()
+    assert gone([below.pid, *pids]), "ranks, or their workers, live on without a launcher"
+
+
+def test_a_signal_to_the_whole_group_gives_the_ranks_time(program: Path, tmp_path: Path) -> None:
+    program.write_text(
+        "import pathlib, signal, sys, time\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "def end(*_):\n"
+        "    time.sleep(1)\n"
+        "    (folder / 'saved').write_text('in time')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "(folder / 'begun').write_text('.')\n"
+        "time.sleep(300)\n"
+    )
+    process = start("-n", 1, program, start_new_session=True)
+    wait_for(tmp_path / "begun")
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert (tmp_path / "saved").read_text() == "in time"
 
 
 def test_second_interrupt_ends_the_wait(program: Path, tmp_path: Path) -> None:

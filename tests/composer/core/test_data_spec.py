@@ -19,7 +19,7 @@ def test_defaults():
     assert len(spec.split_batch(torch.zeros(4), 2)) == 2
     assert spec.get_num_samples_in_batch(torch.zeros(4)) == 4
     assert spec._default_get_num_samples_in_batch(torch.zeros(4)) == 4
-    assert not spec.counts_tokens_itself
+    assert spec.count_targets(torch.zeros(4)) is None
 
 
 def test_length_is_unknown_without_a_sized_dataset():
@@ -45,11 +45,12 @@ def test_tokens_by_shape():
 def test_tokens_as_told():
     spec = DataSpec(a_loader(), get_num_tokens_in_batch=lambda batch: 4)
     assert spec.get_num_tokens_in_batch(None) == 4
-    assert spec.counts_tokens_itself
+    assert spec.count_targets(None) is None
     counts = {"total": 10, "loss_generating": 8}
     spec = DataSpec(a_loader(), get_num_tokens_in_batch=lambda batch: counts)
     assert spec.get_num_tokens_in_batch(None) == 10
     assert spec.get_num_tokens_in_batch(None, token_type="loss_generating") == 8
+    assert spec.count_targets(None) == 8
     with pytest.raises(ValueError, match="'masked'"):
         spec.get_num_tokens_in_batch(None, token_type="masked")
 

@@ -176,7 +176,9 @@ class TestData:
 
     def test_b39_a_dataset_takes_its_position_once(self):
         class Dataset(TensorDataset):
-            taken = []
+            def __init__(self):
+                super().__init__(torch.zeros(8, 3))
+                self.taken = []
 
             def state_dict(self, num_samples, from_beginning):
                 return {"sample": num_samples, "from_beginning": from_beginning}
@@ -184,26 +186,34 @@ class TestData:
             def load_state_dict(self, state):
                 self.taken.append(state)
 
-        state = a_state(train_dataloader=DataLoader(Dataset(torch.zeros(8, 3)), batch_size=2))
-        assert Dataset.taken == []
+        first = Dataset()
+        state = a_state(train_dataloader=DataLoader(first, batch_size=2))
+        assert first.taken == []
         state.advance_batch(2, 0)
         saved = state.state_dict()
         assert saved["dataset_state"] == {
             "train": {"sample": 2, "from_beginning": True},
             "eval": {},
         }
-        resumed = a_state(train_dataloader=DataLoader(Dataset(torch.zeros(8, 3)), batch_size=2))
+        first, second, late = Dataset(), Dataset(), Dataset()
+        resumed = a_state(train_dataloader=DataLoader(first, batch_size=2))
         resumed.load_state_dict(saved)
-        assert Dataset.taken == [{"sample": 2, "from_beginning": True}]
         assert resumed.dataset_resumption == {"train": True}
-        resumed.train_dataloader = DataLoader(Dataset(torch.zeros(8, 3)), batch_size=2)
-        assert len(Dataset.taken) == 1
+        resumed.train_dataloader = DataLoader(first, batch_size=2)
+        resumed.train_dataloader = DataLoader(second, batch_size=2)  # what is trained on after all
+        assert first.taken == second.taken == [{"sample": 2, "from_beginning": True}]
+        resumed.train_dataloader = DataLoader(TensorDataset(torch.zeros(8, 3)), batch_size=2)
+        assert not resumed.dataset_resumption  # its batches are passed over one by one
+        resumed.train_dataloader = DataLoader(second, batch_size=2)
+        assert resumed.start_of_train_dataset() and not resumed.start_of_train_dataset()
+        resumed.train_dataloader = DataLoader(late, batch_size=2)
+        assert late.taken == []
         assert saved["dataset_state"]["train"] is not None, "the checkpoint itself is not touched"
 
         later = a_state()
         later.load_state_dict(saved)
-        later.train_dataloader = DataLoader(Dataset(torch.zeros(8, 3)), batch_size=2)
-        assert len(Dataset.taken) == 2
+        later.train_dataloader = DataLoader(late, batch_size=2)
+        assert late.taken == first.taken
 
     def test_a_dataset_with_another_kind_of_state_is_left_alone(self):
         class Dataset(TensorDataset):

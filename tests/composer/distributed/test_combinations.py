@@ -1,5 +1,6 @@
 """What does not combine is refused at start, by one table that the docs show."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,14 @@ import pytest
 import torch
 
 from composer import Algorithm
-from composer.distributed.combinations import REFUSED, Feature, check_combination, matrix
+from composer.algorithms import SAM
+from composer.distributed.combinations import (
+    NEEDED,
+    REFUSED,
+    Feature,
+    check_combination,
+    matrix,
+)
 from composer.trainer.trainer import Trainer
 from composer.utils import dist
 from tests.composer.distributed.sharded_models import classifier
@@ -22,12 +30,17 @@ def test_every_pair_of_the_table_is_refused_with_its_reason() -> None:
             check_combination({one, other, Feature.RECOMPUTING})
         assert reason in str(error.value) and one.value in str(error.value)
         check_combination({one, Feature.RECOMPUTING})
+    for one, other, reason in NEEDED:
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            check_combination({one, Feature.RECOMPUTING})
+        check_combination({one, other})
 
 
 def test_the_docs_show_the_table() -> None:
     page = (ROOT / "docs" / "parallelism.md").read_text()
-    for row in matrix():
-        assert "| " + " | ".join(row) + " |" in page
+    _, _, section = page.partition("## What does not combine")
+    table = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("|")]
+    assert table[2:] == [f"| {' | '.join(row)} |" for row in matrix()]
 
 
 class Unused(Algorithm):
@@ -45,16 +58,12 @@ class SecondOrder(Unused):
     backwards_create_graph = True
 
 
-class EMA(Unused):
-    find_unused_parameters = False
-
-
 def _messages() -> dict[str, str]:
     sharded = {"fsdp2": {}}
     tries: dict[str, dict[str, Any]] = {
         "unused": {"parallelism_config": sharded, "algorithms": Unused()},
         "second order": {"parallelism_config": sharded, "algorithms": SecondOrder()},
-        "weights": {"parallelism_config": sharded, "algorithms": EMA()},
+        "two passes": {"parallelism_config": sharded, "algorithms": SAM()},
         "strategy": {"parallelism_config": sharded, "ddp_sync_strategy": "forced_sync"},
         "closure": {"parallelism_config": sharded, "optimizers": torch.optim.LBFGS},
         "meta": {"model": classifier("meta")},
@@ -86,7 +95,7 @@ def test_the_trainer_asks_the_table() -> None:
     expected = {
         "unused": "find_unused_parameters",
         "second order": "backwards_create_graph",
-        "weights": "averages weights",
+        "two passes": "runs the passes itself",
         "strategy": "ddp_sync_strategy",
         "closure": "runs the passes itself",
         "meta": "init_device: cpu",

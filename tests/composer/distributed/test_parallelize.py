@@ -1,6 +1,7 @@
 """Sharded training on two and four ranks equals training on one."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -65,6 +66,8 @@ def _all_settings() -> dict[str, float]:
     found["offload of activations"] = _worst_difference({"activation_cpu_offload": True})
     found["kept whole between the passes"] = _worst_difference({"reshard_after_forward": False})
     found["prefetching"] = _worst_difference({"num_units_to_prefetch": 2})
+    with pytest.warns(UserWarning, match="cpu_offload has no effect on the CPU"):
+        found["offload of weights"] = _worst_difference({"cpu_offload": True})
     found["frozen"] = _worst_difference({}, freeze=True)
     return found
 
@@ -135,6 +138,32 @@ def _initialised() -> nn.Module:
 
 def test_a_model_on_meta_starts_as_one_process_would() -> None:
     assert run_ranks(_from_meta, 2) == [(True, True)] * 2
+
+
+def _whole_at_once() -> tuple[int, list[int]]:
+    """Counts the parameters that are whole while a model on meta is initialised."""
+    model, counts = classifier("meta"), []
+    reset = nn.Linear.reset_parameters
+
+    def counting(module: nn.Linear) -> None:
+        whole = [p.numel() for p in model.parameters() if not hasattr(p, "device_mesh")]
+        counts.append(sum(whole))
+        reset(module)
+
+    with mock.patch.object(nn.Linear, "reset_parameters", counting):
+        parallelize_composer_model(model, None, FSDP2Config())
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return len(layers), [count - sum(p.numel() for p in _largest(layers)) for count in counts]
+
+
+def _largest(layers: list[nn.Linear]) -> list[nn.Parameter]:
+    return list(max(layers, key=lambda layer: layer.weight.numel()).parameters())
+
+
+def test_one_layer_at_a_time_is_whole_while_a_model_is_initialised() -> None:
+    for layers, beyond_the_largest in run_ranks(_whole_at_once, 2):
+        assert len(beyond_the_largest) == layers == 4
+        assert max(beyond_the_largest) == 0
 
 
 def _mixed() -> tuple[bool, bool]:

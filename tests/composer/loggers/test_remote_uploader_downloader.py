@@ -12,6 +12,7 @@ from composer.utils import maybe_create_remote_uploader_downloader_from_uri
 from composer.utils.object_store.local_object_store import LocalObjectStore
 from composer.utils.object_store.object_store import ObjectStoreTransientError
 from tests.composer.plugins import HandRun
+from tests.composer.utils.object_store.faults import SECRET, Proxy
 
 
 @pytest.fixture
@@ -220,7 +221,8 @@ class Remembers:
         ("s3://bucket", {"prefix": "c"}, {"bucket": "bucket", "prefix": "c"}),
         ("s3://bucket/a", {"prefix": "c"}, {"bucket": "bucket", "prefix": "c"}),
         ("libcloud://box", {"provider": "local"}, {"container": "box", "provider": "local"}),
-        ("sftp://host/a", None, {"host": "host", "cwd": "a"}),
+        ("sftp://me@host:22/a", None, {"host": "sftp://me@host:22/", "cwd": "a"}),
+        ("sftp://me@host", {"cwd": "b"}, {"host": "sftp://me@host", "cwd": "b"}),
         ("dbfs:/Volumes/a", None, {"path": "Volumes/a"}),
     ],
 )
@@ -241,3 +243,39 @@ def test_one_for_an_address(tmp_path, file):
     assert (tmp_path / "a/name").exists()
     with pytest.warns(UserWarning, match="There already exists a RemoteUploaderDownloader"):
         assert maybe_create_remote_uploader_downloader_from_uri("file:///b", [made]) is None
+
+
+def test_a_log_and_checkpoints_in_s3(s3: Proxy, tmp_path):
+    store = RemoteUploaderDownloader("s3://bucket/logs", num_concurrent_uploads=2)
+    log = FileLogger(
+        str(tmp_path / "log.txt"),
+        "{run_name}/log.txt",
+        flush_interval="1ba",
+        capture_stdout=False,
+        capture_stderr=False,
+    )
+    saver = CheckpointSaver(
+        tmp_path / "saved",
+        "ba{batch}.pt",
+        remote_file_name="ba{batch}.pt",
+        latest_remote_file_name="latest.pt",
+        save_interval="2ba",
+    )
+    run = started(store, log, saver, max_duration="4ba")
+    s3.faults += [("PUT", "503"), ("PUT", "reset"), ("HEAD", "500"), ("PUT", "500")]
+    run.fit().close()
+    assert s3.faults == []
+    text = (tmp_path / "log.txt").read_text()
+    assert "batch=3" in text
+    back = RemoteUploaderDownloader("s3://bucket/logs")
+    for name, local in (("run/log.txt", "log.txt"), ("latest.pt", "saved/ba4.pt")):
+        back.download_file(name, str(tmp_path / "back"), overwrite=True)
+        assert (tmp_path / "back").read_bytes() == (tmp_path / local).read_bytes()
+    assert back.get_uri_for_file("run/log.txt") == "s3://bucket/logs/run/log.txt"
+    back.post_close()
+    s3.faults += [("*", "403")] * 20
+    with pytest.raises(
+        PermissionError, match="No access to s3://bucket/logs/.*Check AWS_"
+    ) as error:
+        started(RemoteUploaderDownloader("s3://bucket/logs"))
+    assert SECRET not in str(error.value)

@@ -112,6 +112,18 @@ def test_B13_ignored_labels_add_nothing():
     assert logits.grad[1].abs().sum() == logits.grad[3].abs().sum() == 0
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_B13_ignored_labels_add_nothing_to_the_binary_cross_entropy(reduction):
+    torch.manual_seed(0)
+    logits, target = torch.randn(4, 5, requires_grad=True), torch.tensor([1, -100, 3, -1])
+    settings = {"reduction": reduction, "pos_weight": torch.rand(5), "weight": torch.rand(5)}
+    loss = binary_cross_entropy_with_logits(logits, target, **settings)
+    kept = binary_cross_entropy_with_logits(logits[[0, 2]], target[[0, 2]], **settings)
+    torch.testing.assert_close(loss[[0, 2]] if reduction == "none" else loss, kept)
+    [gradient] = torch.autograd.grad(loss.sum(), logits)
+    assert gradient[1].abs().sum() == gradient[3].abs().sum() == 0
+
+
 def test_C3_logits_of_a_language_model_are_refused_in_words():
     with pytest.raises(ValueError, match=r"\(batch \* time, vocab\)"):
         ensure_targets_one_hot(torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3)))

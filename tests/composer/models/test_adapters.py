@@ -25,6 +25,7 @@ from composer.models.huggingface import (
 )
 from composer.optim import DecoupledAdamW
 from composer.utils import dist
+from llmfoundry.registry import tp_strategies
 from tests.launch import run_ranks
 
 peft = pytest.importorskip("peft")
@@ -261,23 +262,47 @@ def test_B98_recorded_run_and_its_continuation(kind, tmp_path):
         torch.testing.assert_close(model.model.unload().state_dict(), base, rtol=0, atol=0)
 
 
-def _train_and_continue(folder):
-    _, losses = _train("adapter_only", 2, save_folder=folder, save_interval="2ba")
+SHARDED = {"parallelism_config": {"fsdp2": {"state_dict_type": "full"}}}
+
+
+def _train_and_continue(folder, settings):
+    model, losses = _train("adapter_only", 2, save_folder=folder, save_interval="2ba", **settings)
     saved = f"{folder}/ep0-ba2-rank0.pt"
-    return losses, list(safe_torch_load(saved)["state"]["model"])
+    is_sharded = all(hasattr(p, "device_mesh") for p in model.parameters())
+    return losses, list(safe_torch_load(saved)["state"]["model"]), is_sharded
 
 
-@pytest.mark.slow
-def test_B101_ranks_train_adapters_as_one_does(tmp_path):
+@pytest.mark.parametrize("settings", [pytest.param({}, marks=pytest.mark.slow), SHARDED])
+def test_B101_ranks_train_adapters_as_one_does(settings, tmp_path):
     record = RECORD["adapter_only"]
-    ranks = run_ranks(_train_and_continue, 2, str(tmp_path / "saved"))
-    for losses, names in ranks:
+    ranks = run_ranks(_train_and_continue, 2, str(tmp_path / "saved"), settings)
+    for losses, names, is_sharded in ranks:
         assert losses == pytest.approx(record["losses"]["loss"], rel=1e-5)
         assert names == list(record["state_dict_keys"])
+        assert is_sharded == bool(settings)
     # A wrapped model takes a checkpoint of adapters alone as the plain one does.
-    run_ranks(_continue, 2, str(tmp_path / "saved" / "ep0-ba2-rank0.pt"))
+    run_ranks(_continue, 2, str(tmp_path / "saved" / "ep0-ba2-rank0.pt"), settings)
 
 
-def _continue(path):
+def _split():
+    model = _recorded_model(True)
+    plan = tp_strategies.get("llama")(model)
+    with pytest.raises(ValueError, match=r"does not combine with adapters \(LoRA\)"):
+        Trainer(
+            model=model,
+            optimizers=DecoupledAdamW(model.parameters(), lr=1e-2),
+            parallelism_config={
+                "fsdp2": {},
+                "tp": {"tensor_parallel_degree": 2, "layer_plan": plan},
+            },
+            progress_bar=False,
+        )
+
+
+def test_layers_with_adapters_are_not_split():
+    run_ranks(_split, 2)
+
+
+def _continue(path, settings):
     warnings.filterwarnings("ignore", message="callbacks: _Losses")
-    _train("adapter_only", 2, load_path=path)
+    _train("adapter_only", 2, load_path=path, **settings)

@@ -89,6 +89,14 @@ def test_B18_warmup_in_a_foreign_unit_is_refused_before_the_first_step(kind):
         optim.compile_composer_scheduler(WARMUPS[kind]("100tok"), state)
 
 
+def test_B18_a_multi_step_warmup_longer_than_the_run_warns():
+    scheduler = optim.MultiStepWithWarmupScheduler("20ba", ["5ba"])
+    for duration in ("10ba", "2ep"):
+        with pytest.warns(UserWarning, match="t_warmup=20ba is longer than the schedule"):
+            values = [scheduler(_state(duration, batch)) for batch in range(11)]
+        assert values == pytest.approx([i / 20 for i in range(11)])
+
+
 @pytest.mark.parametrize("kind", WARMUPS)
 def test_B18_warmup_longer_than_the_run_warns_and_stays_low(kind):
     scheduler = WARMUPS[kind]("20ba")

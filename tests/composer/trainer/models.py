@@ -65,7 +65,7 @@ class Classifier(ComposerModel):
         metric.update(outputs, batch["y"])
 
 
-class TokenLosses(ComposerModel):
+class PlainTokenLosses(ComposerModel):
     """A model whose loss is the mean of given losses of labelled tokens, times its weight."""
 
     def __init__(self) -> None:
@@ -79,11 +79,15 @@ class TokenLosses(ComposerModel):
         supervised = batch["labels"] != -100
         return outputs[supervised].mean()  # NaN if there is none, as torch's own losses are
 
-    def num_loss_tokens(self, batch: dict[str, torch.Tensor]) -> int:
-        return int((batch["labels"] != -100).sum())
-
     def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
         return self.forward(batch)
+
+
+class TokenLosses(PlainTokenLosses):
+    """The same, and it says how many targets a batch has."""
+
+    def num_loss_tokens(self, batch: dict[str, torch.Tensor]) -> int:
+        return int((batch["labels"] != -100).sum())
 
 
 def token_batches(

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from composer import Evaluator, Trainer
 from composer.loggers import InMemoryLogger
+from composer.metrics import LanguageCrossEntropy
 from composer.utils import dist
 from tests.composer.trainer.models import Classifier, Rows, rows_loader
 from tests.launch import run_ranks
@@ -59,6 +60,51 @@ def test_b09_padded_samples_are_not_counted() -> None:
     for metric, samples, expected in run_ranks(padded_eval, 2, False):
         assert samples == 5
         assert metric == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("interval", "duration", "size", "batches"),
+    [
+        ("0.25dur", "8ba", 2, [2, 4, 6, 8]),
+        ("0.3dur", "10ba", 2, [3, 6, 9, 10]),
+        ("0.3dur", "1ep", 2, [3, 6, 9, 10]),
+        ("10sp", "30sp", 6, [2, 4, 5]),  # after 12, 24 and 30 samples
+    ],
+)
+def test_b26_b27_evaluations_in_training(
+    interval: str, duration: str, size: int, batches: list[int]
+) -> None:
+    model, memory = Classifier(), InMemoryLogger()
+    trainer = Trainer(
+        model=model,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_dataloader=rows_loader(size * 10 if size == 2 else 30, size),
+        eval_dataloader=rows_loader(4),
+        eval_interval=interval,
+        max_duration=duration,
+        loggers=memory,
+        progress_bar=False,
+    )
+    trainer.fit()
+    trainer.close()
+    assert [int(t.batch) for t, _ in memory.data["metrics/eval/MulticlassAccuracy"]] == batches
+
+
+def test_b03_evaluating_without_a_target_is_said() -> None:
+    class Unlabelled(Classifier):
+        def update_metric(self, batch: Any, outputs: Any, metric: Any) -> None:
+            metric.update(outputs[:, None], torch.full_like(batch["y"], -100)[:, None])
+
+        def get_metrics(self, is_train: bool = False) -> dict[str, Any]:
+            return {} if is_train else {"LanguageCrossEntropy": LanguageCrossEntropy()}
+
+    model = Unlabelled()
+    trainer = Trainer(
+        model=model, progress_bar=False, optimizers=torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    with pytest.warns(UserWarning, match="LanguageCrossEntropy of evaluator 'eval' is NaN"):
+        trainer.eval(rows_loader(4))
+    trainer.close()
 
 
 def test_evaluators_keep_their_own_intervals() -> None:

@@ -1,6 +1,7 @@
 """The Trainer on two and four ranks, replicated and sharded, does what it does on one."""
 
 import itertools
+import shutil
 from typing import Any
 
 import pytest
@@ -93,14 +94,20 @@ def one_process() -> dict[str, torch.Tensor]:
     return {clipping: torch.tensor(curves(None, clipping, None)) for clipping in CLIPPING}
 
 
+# Of every sharding some here, and all of it in the slow tests.
 @pytest.mark.parametrize(
     "ranks, asked",
     [
-        (2, (["ddp", "fsdp", "fsdp2"], list(CLIPPING), [None, 2])),
-        (4, (["hsdp"], ["norm", "value"], [2])),
+        (2, (["ddp", "fsdp2"], ["norm"], [None, 2])),
+        (4, (["hsdp"], ["norm"], [None])),
+        pytest.param(
+            2, (["ddp", "fsdp", "fsdp2"], list(CLIPPING), [None, 2]), marks=pytest.mark.slow
+        ),
+        pytest.param(4, (["hsdp"], list(CLIPPING), [None, 2]), marks=pytest.mark.slow),
     ],
+    ids=["some of two", "some of four", "all of two", "all of four"],
 )
-def test_losses_and_norms_are_those_of_one_process(
+def test_B102_B103_losses_and_norms_are_those_of_one_process(
     one_process: dict[str, torch.Tensor], ranks: int, asked: Any
 ) -> None:
     found = run_ranks(every_curve, ranks, *asked)
@@ -253,12 +260,29 @@ def test_one_file_holds_a_sharded_run(tmp_path: Any) -> None:
     assert int(trainer.state.timestamp.sample) == 6 * 16
 
 
-def _variants() -> dict[str, Any]:
-    """Trains sharded with one more feature each."""
-    asked: dict[str, dict[str, Any]] = {
-        "compiled blocks": {"compile_config": {"backend": "eager"}},
-        "prefetching": {"parallelism_config": {"fsdp2": {"num_units_to_prefetch": 1}}},
-    }
+# Inductor needs a compiler of C++; the graphs are the same without.
+BACKEND = "inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "prefetching": {"parallelism_config": {"fsdp2": {"num_units_to_prefetch": 1}}},
+    "compiled": {"compile_config": {"backend": "aot_eager"}},
+}
+COMPILED: dict[str, dict[str, Any]] = {
+    "whole": {"compile_config": {"backend": BACKEND}},
+    "blocks": {"compile_config": {"backend": BACKEND, "per_block": True}},
+    "blocks that are kept whole": {
+        "parallelism_config": {"fsdp2": {"reshard_after_forward": False}},
+        "compile_config": {"backend": BACKEND},
+    },
+    "replicas": {"parallelism_config": None, "compile_config": {"backend": BACKEND}},
+    "blocks of replicas": {
+        "parallelism_config": None,
+        "compile_config": {"backend": BACKEND, "per_block": True},
+    },
+}
+
+
+def _variants(asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Trains on two ranks with one more feature each."""
     found = {}
     for name, settings in asked.items():
         records = Records()
@@ -270,12 +294,18 @@ def _variants() -> dict[str, Any]:
             **settings,
         )
         trainer.fit()
+        if "compile_config" in settings:
+            modules = trainer.state.model.modules()
+            assert any(module._compiled_call_impl is not None for module in modules)
         found[name] = [records.losses, records.norms]
     return found
 
 
-def test_features_beside_sharding(one_process: dict[str, torch.Tensor]) -> None:
-    for name, pair in run_ranks(_variants, 2)[0].items():
+@pytest.mark.parametrize(
+    "asked", [VARIANTS, pytest.param(COMPILED, marks=pytest.mark.slow)], ids=["few", "compiled"]
+)
+def test_features_beside_sharding(asked: Any, one_process: dict[str, torch.Tensor]) -> None:
+    for name, pair in run_ranks(_variants, 2, asked)[0].items():
         assert (torch.tensor(pair) - one_process["norm"]).abs().max().item() < 1e-5, name
 
 

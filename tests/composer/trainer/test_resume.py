@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed equals the unbroken run (B21, B22, B25, B33-B38)."""
+"""A run that was stopped and resumed equals the unbroken run (B21-B23, B25, B33-B38)."""
 
 import random
 import warnings
@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import DataLoader
 
 from composer import Callback, Trainer
 from composer.callbacks import CheckpointSaver
-from composer.optim import CosineAnnealingWithWarmupScheduler, DecoupledAdamW
+from composer.optim import (
+    CosineAnnealingScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    DecoupledAdamW,
+    LinearWithWarmupScheduler,
+    StepScheduler,
+)
 from tests.composer.trainer.models import Classifier, Rows
 
 BATCHES = 12  # 12 samples, batch 2, 2 epochs
@@ -41,6 +48,8 @@ def make(folder: Path, **kwargs: Any) -> tuple[Trainer, Classifier, Watch]:
         Rows(12), batch_size=2, shuffle=True, num_workers=kwargs.pop("num_workers", 0)
     )
     stop = [kwargs.pop("stop")] if "stop" in kwargs else []
+    schedule = kwargs.pop("schedule", lambda _: CosineAnnealingWithWarmupScheduler(t_warmup="2ba"))
+    optimizer = DecoupledAdamW(model.parameters(), lr=0.05)
     settings: dict[str, Any] = {
         "max_duration": "2ep",
         "save_interval": "1ba",
@@ -52,8 +61,8 @@ def make(folder: Path, **kwargs: Any) -> tuple[Trainer, Classifier, Watch]:
         trainer = Trainer(
             model=model,
             train_dataloader=loader,
-            optimizers=DecoupledAdamW(model.parameters(), lr=0.05),
-            schedulers=CosineAnnealingWithWarmupScheduler(t_warmup="2ba"),
+            optimizers=optimizer,
+            schedulers=schedule(optimizer),
             seed=7,
             callbacks=[watch, *stop],
             progress_bar=False,
@@ -107,6 +116,44 @@ def test_b33_b34_b21_resumed_anywhere_equals_the_unbroken_run(
     assert_equal_bits(weights(model), weights(whole))
     assert resumed.lrs == {b: lr for b, lr in watch.lrs.items() if b >= stop}
     assert resumed.randomness == {b: r for b, r in watch.randomness.items() if b >= stop}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "settings"),
+    [
+        (lambda _: LinearWithWarmupScheduler("4sp"), {"max_duration": "24sp"}),
+        (lambda _: [CosineAnnealingScheduler("9ba"), StepScheduler("1ep", gamma=0.5)], {}),
+        (lambda optimizer: StepLR(optimizer, 1), {}),
+        (
+            lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=13),
+            {"step_schedulers_every_batch": True},
+        ),
+    ],
+    ids=["samples", "two", "by epoch", "by batch"],
+)
+def test_b21_any_schedule_resumes(schedule: Any, settings: Any, tmp_path: Path) -> None:
+    settings = settings | {"schedule": schedule}
+    _, _, watch = run(tmp_path / "whole", **settings)
+    for stop in (1, 6, 11):
+        path = checkpoint_at(tmp_path / "whole", stop)
+        _, _, resumed = run(tmp_path / str(stop), load_path=path, **settings)
+        assert resumed.lrs == {b: lr for b, lr in watch.lrs.items() if b >= stop}
+
+
+def test_b23_prolonged_past_the_end_of_its_schedule(tmp_path: Path) -> None:
+    settings = {"schedule": lambda _: CosineAnnealingScheduler("12ba", alpha_f=0.1)}
+    _, _, short = run(tmp_path / "a", **settings)
+    path = checkpoint_at(tmp_path / "a", 12)
+    _, _, longer = run(tmp_path / "b", max_duration="18ba", load_path=path, **settings)
+    lrs = list((short.lrs | longer.lrs).values())
+    assert lrs == sorted(lrs, reverse=True)
+    assert lrs[13:] == pytest.approx([0.005] * 5)
+    with pytest.raises(ValueError, match="t_max 12ba must be .* max_duration 18ba"):
+        make(
+            tmp_path / "c",
+            max_duration="18ba",
+            schedule=lambda _: CosineAnnealingWithWarmupScheduler("2ba", "12ba"),
+        )
 
 
 @pytest.mark.parametrize("stop", [3, 6])

@@ -1,6 +1,10 @@
 """The Trainer's arguments: what they do, and what is refused before the first step."""
 
 import logging
+import os
+import signal
+import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from composer import Algorithm, Callback, DataSpec, Event, Time, Trainer
 from composer.loggers import InMemoryLogger, LoggerDestination
-from composer.optim import CosineAnnealingWithWarmupScheduler, LinearScheduler
+from composer.optim import (
+    CosineAnnealingWithWarmupScheduler,
+    LinearScheduler,
+    MultiStepWithWarmupScheduler,
+)
 from tests.composer.trainer.models import Classifier, Rows, rows_loader
 
 
@@ -146,6 +154,37 @@ def test_b18_warmup_in_another_unit_is_refused_before_the_first_step() -> None:
         make(schedulers=CosineAnnealingWithWarmupScheduler(t_warmup="100tok"), max_duration="2ep")
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"max_duration": "100tok"},
+        {"schedulers": LinearScheduler(t_max="100tok")},
+        {"schedulers": MultiStepWithWarmupScheduler("100tok", ["5ba"])},  # no step would be taken
+        {"eval_interval": "100tok", "eval_dataloader": rows_loader()},
+    ],
+    ids=lambda waits: next(iter(waits)),
+)
+def test_b18_c5_waiting_for_tokens_that_nobody_counts_is_refused(waits: dict[str, Any]) -> None:
+    trainer = make(**waits)
+    with pytest.raises(ValueError, match="tok.*get_num_tokens_in_batch"):
+        trainer.fit()
+    assert int(trainer.state.timestamp.batch) <= 1
+    trainer.close()
+    counted = DataSpec(rows_loader(), get_num_tokens_in_batch=lambda batch: 20)
+    trainer = make(train_dataloader=counted, **waits)
+    trainer.fit()
+    trainer.close()
+
+
+def test_b19_no_schedule_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for schedulers in (None, LinearScheduler()):
+            trainer = make(max_duration="2ep", schedulers=schedulers)
+            trainer.fit()
+            trainer.close()
+
+
 @pytest.mark.parametrize("unit", ["2ep", "12ba", "24sp"])
 def test_b17_warmup_as_long_as_the_run(unit: str) -> None:
     lrs: list[float] = []
@@ -250,50 +289,26 @@ def test_optimizers_that_run_the_model_themselves() -> None:
     trainer.close()
 
 
-def test_b55_compiled_model_has_no_prefix_in_its_checkpoint(tmp_path: Path) -> None:
-    model = Classifier()
-    trainer = make(model, compile_config={"backend": "eager"}, max_duration="2ba")
-    trainer.fit()
-    saved = trainer.save_checkpoint(str(tmp_path / "compiled.pt"))
-    names = torch.load(saved, weights_only=False)["state"]["model"].keys()
-    assert names == Classifier().state_dict().keys()
-    trainer.close()
-    plain = make(Classifier(seed=9), load_path=str(tmp_path / "compiled.pt"))
-    for name, value in plain.state.model.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name])
-    plain.close()
-
-
-def test_b54_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
-    trainer = make()
-    path = trainer.save_checkpoint(str(tmp_path / "weights.pt"), weights_only=True)
-    trainer.close()
-
-    class Other(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.extra = torch.nn.Linear(2, 2)
-
-    other = Other()
-    with pytest.raises(RuntimeError, match="extra.weight"):
-        make(other, load_path=path, load_weights_only=True)
-    other = Other()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer = make(
-            other, load_path=path, load_weights_only=True, load_strict_model_weights=False
-        )
-    assert torch.equal(other.net[0].weight, Classifier().net[0].weight)
-    trainer.close()
-
-
 def test_b58_two_trainers_in_one_process() -> None:
+    def shared() -> list[Any]:
+        handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        names = (None, "composer")
+        return [
+            *(handlers, sys.excepthook, sys.stdout, sys.stderr, dict(os.environ)),
+            *(torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()),
+            *(threading.enumerate(), [logging.getLogger(name).handlers[:] for name in names]),
+        ]
+
+    before = shared()
     first = make()
     first.fit()
-    second = make()
+    with pytest.warns(UserWarning, match="Deterministic mode"):
+        second = make(deterministic_mode=True)
+    assert torch.are_deterministic_algorithms_enabled()
     second.fit()
     second.close()
     first.close()
+    assert shared() == before
 
 
 def test_a_callback_serves_one_open_trainer() -> None:

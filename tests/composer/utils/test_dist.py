@@ -212,6 +212,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert "no such folder" in second["zero"][1][1]
     assert first["failing"] == ["ConnectionError: no network"] * 3
     failed = "RuntimeError: Local rank 0 of node 0 failed: ConnectionError: no network"
-    assert second["failing"] == [failed] * 3
+    told = "RuntimeError: Rank 0 failed, so rank 1 stops too: ConnectionError: no network"
+    assert second["failing"] == [told, failed, failed]
     assert (first["places"], second["places"]) == ((2, 2, 0), (2, 2, 1))
     assert (first["share"], second["share"]) == ([0, 2], [1, 3])

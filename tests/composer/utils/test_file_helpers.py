@@ -2,13 +2,19 @@
 
 import http.server
 import os
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
 
+from composer.checkpoint.download import download_object_or_file
+from composer.utils import file_helpers as module
 from composer.utils.file_helpers import (
     create_symlink_file,
     extract_path_from_symlink,
@@ -20,32 +26,46 @@ from composer.utils.file_helpers import (
     validate_credentials,
     validate_remote_path,
 )
-from composer.utils.object_store import LocalObjectStore
+from composer.utils.object_store import LocalObjectStore, ObjectStoreTransientError
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Answers ``/<trouble>`` with that trouble, as often as ``left`` says, and then with a file."""
+
+    left: ClassVar[int]
+    asked: ClassVar[list[str]]
+
     def log_message(self, format: str, *args: object) -> None:
         del format, args
 
     def do_GET(self) -> None:
-        if self.path == "/short":
+        self.asked.append(self.path)
+        trouble = self.path.strip("/").partition("?")[0].removesuffix(".symlink")
+        if len(self.asked) > self.left or trouble.endswith("x.pt"):
+            self.path = "/x.pt"
+            super().do_GET()
+        elif trouble.isdigit():
+            self.send_error(int(trouble))
+        elif trouble == "short":
             self.send_response(200)
             self.send_header("Content-Length", "100")
             self.end_headers()
             self.wfile.write(b"half")
-        elif self.path == "/broken":
-            self.send_error(500)
-        else:
-            super().do_GET()
+        else:  # a reset connection, not an orderly end
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[str]:
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / "web"
     folder.mkdir()
     (folder / "x.pt").write_text("content")
+    monkeypatch.setattr(module, "_WEB_BACKOFF_SECONDS", 0.0)
+    _Quiet.left, _Quiet.asked = 99, []
     handler = partial(_Quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    monkeypatch.setattr(server, "handle_error", lambda *args: None)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -58,7 +78,7 @@ def test_what_was_there_stays_until_the_new_file_has_arrived(web: str, tmp_path:
     destination = tmp_path / "kept.pt"
     destination.write_text("old")
     with pytest.raises(FileNotFoundError):
-        get_file(f"{web}/missing.pt", str(destination), overwrite=True)
+        get_file(f"{web}/404", str(destination), overwrite=True)
     assert destination.read_text() == "old"
     get_file(f"{web}/x.pt", str(destination), overwrite=True)
     assert destination.read_text() == "content"
@@ -123,13 +143,44 @@ def test_web_file_is_downloaded_whole(web: str, tmp_path: Path) -> None:
     destination = tmp_path / "copy.pt"
     get_file(f"{web}/x.pt", str(destination))
     assert destination.read_text() == "content" and not destination.is_symlink()
-    with pytest.raises(FileNotFoundError, match="HTTP 404"):
-        get_file(f"{web}/nowhere.pt", str(tmp_path / "y"))
-    with pytest.raises(ConnectionError, match="ended after 4 of 100 bytes"):
-        get_file(f"{web}/short", str(tmp_path / "y"))
-    with pytest.raises(OSError, match="500"):
-        get_file(f"{web}/broken", str(tmp_path / "y"))
-    assert sorted(os.listdir(tmp_path)) == ["copy.pt", "web"]
+
+
+@pytest.mark.parametrize("trouble", ["500", "503", "429", "408", "short", "reset"])
+def test_b50_a_web_file_is_asked_for_again(web: str, tmp_path: Path, trouble: str) -> None:
+    _Quiet.left = 2
+    get_file(f"{web}/{trouble}", str(tmp_path / "y"))
+    assert (tmp_path / "y").read_text() == "content" and len(_Quiet.asked) == 3
+    _Quiet.left = 99
+    with pytest.raises(ObjectStoreTransientError, match=f"{web}/{trouble} could not be read"):
+        get_file(f"{web}/{trouble}", str(tmp_path / "z"))
+    assert len(_Quiet.asked) == 6
+    assert sorted(os.listdir(tmp_path)) == ["web", "y"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "cure"),
+    [
+        ("404", FileNotFoundError, "check the address"),
+        ("403", PermissionError, "public, or that the signature"),
+        ("401", PermissionError, "public, or that the signature"),
+        ("400", OSError, "Bad Request; check the address"),
+    ],
+)
+def test_b50_a_web_server_that_says_no_is_believed(
+    web: str, tmp_path: Path, code: str, error: type[Exception], cure: str
+) -> None:
+    with pytest.raises(error, match=rf"{web}/{code}.*\(HTTP {code}\).*{cure}"):
+        get_file(f"{web}/{code}?Signature=hidden", str(tmp_path / "y"))
+    # A missing file may be named by a text link beside it.
+    assert len(_Quiet.asked) == (2 if code == "404" else 1)
+    assert os.listdir(tmp_path) == ["web"]
+
+
+def test_b50_a_checkpoint_is_loaded_through_passing_trouble(web: str, tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(3)}, tmp_path / "web" / "x.pt")
+    _Quiet.left = 1
+    download_object_or_file(f"{web}/503", str(tmp_path / "y"), None)
+    assert torch.load(tmp_path / "y")["weight"].tolist() == [1, 1, 1]
 
 
 def test_store_file_is_downloaded(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import string
-import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,19 +76,40 @@ def test_formatting_in_two_steps_is_formatting_at_once(values):
     )
 
 
+class ToTensor:
+    """As torchvision's of that name."""
+
+    def __call__(self, image):
+        return [image]
+
+
+class Compose:
+    """As torchvision's of that name."""
+
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+
 def test_vision_transform():
-    transforms = pytest.importorskip("torchvision.transforms")
-
-    class Dataset:
-        transform = None
-
-    dataset = Dataset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    dataset = SimpleNamespace(transform=None)
+    with pytest.warns(UserWarning, match="SimpleNamespace was None, so .* is now its only one"):
         add_vision_dataset_transform(dataset, len)
     assert dataset.transform is len
-    dataset.transform = transforms.Compose([transforms.ToTensor()])
+    to_tensor = ToTensor()
+    dataset.transform = Compose([to_tensor])
     add_vision_dataset_transform(dataset, "before")
     add_vision_dataset_transform(dataset, "after", is_tensor_transform=True)
-    assert dataset.transform.transforms[0] == "before"
-    assert dataset.transform.transforms[2] == "after"
+    assert dataset.transform.transforms == ["before", to_tensor, "after"]
+    dataset.transform = Compose(["other"])
+    add_vision_dataset_transform(dataset, "last")
+    assert dataset.transform.transforms == ["other", "last"]
+
+
+def test_vision_transform_beside_a_single_one():
+    present = ToTensor()
+    # Torchvision keeps the transform twice.
+    dataset = SimpleNamespace(transform=present, transforms=SimpleNamespace(transform=present))
+    add_vision_dataset_transform(dataset, lambda image: image + 1)
+    add_vision_dataset_transform(dataset, lambda images: images * 2, is_tensor_transform=True)
+    assert dataset.transform(1) == [2, 2]
+    assert dataset.transforms.transform is dataset.transform

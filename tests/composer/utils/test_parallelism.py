@@ -1,9 +1,13 @@
 """Settings of parallel training, and the translation of older ones."""
 
+import dataclasses
 import warnings
 
 import pytest
+import torch
 
+from composer import Trainer
+from composer.models import ComposerClassifier
 from composer.utils.parallelism import (
     FSDP2Config,
     FSDPConfig,
@@ -127,3 +131,90 @@ def test_hybrid_sharding_of_old_recipes_is_by_node(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     new = FSDPConfig(sharding_strategy="HYBRID_SHARD").to_fsdp2()
     assert (new.data_parallel_replicate_degree, new.data_parallel_shard_degree) == (-1, 8)
+
+
+# Every key of the old engine's settings, and what a value other than the default comes to.
+TRANSLATED = {
+    "activation_checkpointing": True,
+    "activation_cpu_offload": True,
+    "data_parallel_replicate_degree": 2,
+    "data_parallel_shard_degree": 2,
+    "load_monolith_rank0_only": True,
+    "mixed_precision": "PURE",
+    "sharded_ckpt_prefix_dir": "ba{batch}",
+    "sharding_strategy": "SHARD_GRAD_OP",
+    "state_dict_type": "sharded",
+    "sync_module_states": True,
+    "verbose": True,
+}
+IDLE = {
+    "activation_checkpointing_reentrant": False,
+    "auto_wrap": False,
+    "backward_prefetch": "BACKWARD_PRE",
+    "backward_prefetch_limit": 2,
+    "forward_prefetch": True,
+    "forward_prefetch_limit": 2,
+    "limit_all_gathers": False,
+    "te_checkpoint_wrapper": True,
+    "te_shard_fp8_weight": True,
+    "use_orig_params": False,
+}
+RAISING = {
+    "cpu_offload": True,
+    "device_mesh": object(),
+    "ignored_modules": [object()],
+    "keep_low_precision_grads": True,
+    "load_planner": object(),
+    "process_group": "node",
+    "save_planner": object(),
+}
+
+
+def test_no_key_of_the_old_engine_is_forgotten():
+    known = {one.name for one in dataclasses.fields(FSDPConfig)} | {"device_mesh"}
+    assert {*TRANSLATED, *IDLE, *RAISING} == known
+
+
+@pytest.mark.parametrize("key", TRANSLATED)
+def test_keys_that_mean_something(key):
+    plain = FSDPConfig().to_fsdp2()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new = FSDPConfig(**{key: TRANSLATED[key]}).to_fsdp2()
+    assert new != plain
+    if key != "sharding_strategy":
+        assert getattr(new, key) == TRANSLATED[key]
+
+
+@pytest.mark.parametrize("key", IDLE)
+def test_keys_that_tuned_the_old_engine(key):
+    with pytest.warns(UserWarning, match=f"fsdp_config sets {key}, which only tuned") as said:
+        new = FSDPConfig(**{key: IDLE[key]}).to_fsdp2()
+    assert len(said) == 1 and new == FSDPConfig().to_fsdp2()
+
+
+def test_buffers_are_not_cast():
+    settings = {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "bf16"}
+    with pytest.warns(UserWarning, match="fsdp_config sets mixed_precision.buffer_dtype"):
+        FSDPConfig(mixed_precision=settings).to_fsdp2()
+
+
+@pytest.mark.parametrize("key", RAISING)
+def test_keys_that_would_change_results(key):
+    with pytest.raises(ValueError, match=key.replace("_", "[_ ]")):
+        FSDPConfig(**{key: RAISING[key]}).to_fsdp2()
+
+
+def test_a_run_warns_once():
+    model = ComposerClassifier(torch.nn.Linear(2, 2), num_classes=2)
+    with pytest.warns(UserWarning, match="fsdp_config sets") as said:
+        Trainer(
+            model=model,
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+            parallelism_config={"fsdp": {**IDLE, "use_orig_params": True}},
+            device="cpu",
+            progress_bar=False,
+        )
+    text = [str(each.message) for each in said if "fsdp_config" in str(each.message)]
+    assert len(text) == 1
+    assert all(key in text[0] for key in IDLE if key != "use_orig_params")

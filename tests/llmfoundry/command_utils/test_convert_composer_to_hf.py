@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, MptForCausalLM
 
+from composer.utils.object_store.s3_object_store import S3ObjectStore
 from llmfoundry.command_utils.convert_composer_to_hf import (
     convert_composer_to_hf,
     write_huggingface_pretrained_from_composer_checkpoint,
@@ -21,6 +22,7 @@ from llmfoundry.command_utils.convert_composer_to_hf import (
 from llmfoundry.models.mpt.composer_mpt import ComposerMPTCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.mpt.transformers_mpt import why_not_transformers
+from tests.composer.utils.object_store.faults import Proxy
 
 EXPRESSIBLE: dict[str, Any] = {
     "d_model": 24,
@@ -246,10 +248,8 @@ def test_optional_configuration_keys_may_lack(checkpoint: Path, tmp_path: Path) 
 
 def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
     write = write_huggingface_pretrained_from_composer_checkpoint
-    with pytest.raises(ValueError, match="object store"):
-        write("s3://bucket/checkpoint.pt", tmp_path / "hf")
-    with pytest.raises(ValueError, match="object store"):
-        write(str(checkpoint), "s3://bucket/folder")
+    with pytest.raises(ValueError, match="python -m composer.checkpoint.convert"):
+        write(str(tmp_path), tmp_path / "hf")
     with pytest.raises(FileExistsError):
         write(str(checkpoint), tmp_path)
     with pytest.raises(ValueError, match="output_precision"):
@@ -276,3 +276,38 @@ def test_command(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     )
     assert "logits equal the checkpoint's" in capsys.readouterr().out
     assert (tmp_path / "copy.pt").read_bytes() == checkpoint.read_bytes()
+
+
+def test_from_store_to_store(checkpoint: Path, s3: Proxy, tmp_path: Path) -> None:
+    store = S3ObjectStore("bucket")
+    store.upload_object("runs/ep1.pt", checkpoint)
+    (tmp_path / "pointer").write_text("runs/ep1.pt")
+    store.upload_object("runs/latest.pt.symlink", tmp_path / "pointer")
+    args = Namespace(
+        composer_path="s3://bucket/runs/latest.pt",
+        hf_output_path="s3://bucket/models/mpt/",
+        local_checkpoint_save_location=str(tmp_path / "copy.pt"),
+        output_precision="fp32",
+        hf_repo_for_upload=None,
+        test_uploaded_model=False,
+        trust_remote_code=False,
+    )
+    s3.seen.clear()
+    s3.faults += [("PUT", "503"), ("GET", "truncated")]
+    convert_composer_to_hf(args)
+    assert s3.faults == []
+    assert (tmp_path / "copy.pt").read_bytes() == checkpoint.read_bytes()
+    puts = [path for method, path, _headers in s3.seen if method == "PUT"]
+    assert puts[-1] == "/bucket/models/mpt/config.json"
+    write_huggingface_pretrained_from_composer_checkpoint(str(checkpoint), tmp_path / "here")
+    names = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert [n.removeprefix("models/mpt/") for n in store.list_objects("models/mpt/")] == names
+    for name in names:
+        store.download_object(f"models/mpt/{name}", tmp_path / "there" / name)
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    with pytest.raises(FileExistsError, match="s3://bucket/models/mpt/ exists"):
+        convert_composer_to_hf(args)
+    args.hf_output_path, args.composer_path = "s3://bucket/models/other", "s3://bucket/nothing.pt"
+    with pytest.raises(FileNotFoundError, match="s3://bucket/nothing.pt not found"):
+        convert_composer_to_hf(args)
+    assert store.list_objects("models/other") == []

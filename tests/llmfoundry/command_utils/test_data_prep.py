@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from composer.utils.object_store.s3_object_store import S3ObjectStore
 from llmfoundry.command_utils import (
     convert_dataset_hf,
     convert_dataset_json,
@@ -20,6 +21,7 @@ from llmfoundry.command_utils import (
 from llmfoundry.command_utils.data_prep import _text_files, _tokenizing
 from llmfoundry.command_utils.data_prep._json_rows import json_files, read_texts
 from llmfoundry.command_utils.data_prep._text_files import read_pieces
+from llmfoundry.command_utils.data_prep._writing import DONE_FILENAME
 from llmfoundry.utils.exceptions import (
     CannotUnicodeDecodeFile,
     DatasetTooSmallError,
@@ -27,7 +29,9 @@ from llmfoundry.utils.exceptions import (
     InvalidDatasetError,
     OutputFolderNotEmptyError,
 )
+from streaming import StreamingDataset
 from streaming.base.local import LocalDataset
+from tests.composer.utils.object_store.faults import Proxy
 from tests.llmfoundry.tiny_tokenizer import TEXT, train_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "finetuning"
@@ -222,8 +226,35 @@ def test_what_text_prep_refuses(tokenizer_folder: str, tmp_path: Path) -> None:
     (tmp_path / "text" / "b.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(CannotUnicodeDecodeFile, match=r"b\.txt"):
         text_to_mds(tokenizer_folder, tmp_path)
-    with pytest.raises(ValueError, match="remote"):
-        text_to_mds(tokenizer_folder, tmp_path, output_folder="s3://bucket/x")
+
+
+def test_texts_and_tokens_in_a_store(tokenizer_folder: str, tmp_path: Path, s3: Proxy) -> None:
+    (tmp_path / "text" / "inner").mkdir(parents=True)
+    (tmp_path / "text" / "a.txt").write_text(" ".join(TEXT) * 3)
+    (tmp_path / "text" / "inner" / "b.txt").write_text(" ".join(TEXT))
+    here = text_to_mds(tokenizer_folder, tmp_path)
+    store, there = S3ObjectStore("bucket"), {"input_folder": "s3://bucket/text"}
+    there["output_folder"] = "s3://bucket/out/"
+    for name in ("a.txt", "inner/b.txt"):
+        store.upload_object(f"text/{name}", tmp_path / "text" / name)
+    s3.faults += [("GET", "503"), ("PUT", "500")]
+    s3.seen.clear()
+    text_to_mds(tokenizer_folder, tmp_path, **there)
+    puts = [path for method, path, _headers in s3.seen if method == "PUT"]
+    assert [path.rpartition("/")[2] for path in puts[-2:]] == ["index.json", DONE_FILENAME]
+    copy = tmp_path / "copy"
+    dataset = StreamingDataset(remote="s3://bucket/out", local=str(copy), batch_size=1)
+    assert dataset[0]["tokens"].size > 0
+    for path in [*here.glob("shard*"), here / "index.json"]:
+        assert (copy / path.name).read_bytes() == path.read_bytes()
+    s3.seen.clear()
+    text_to_mds(tokenizer_folder, tmp_path, **there)  # is there already
+    assert "PUT" not in s3.methods()
+    store.upload_object("text/c.txt", tmp_path / "text" / "a.txt")
+    with pytest.raises(OutputFolderNotEmptyError):
+        text_to_mds(tokenizer_folder, tmp_path, **there)
+    with pytest.raises(InputFolderMissingDataError):
+        text_to_mds(tokenizer_folder, tmp_path, input_folder="s3://bucket/nothing")
 
 
 def test_use_tokenizer_eos_and_other_texts(tokenizer_folder: str, tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ def test_b63_end_tokens_are_targets_and_padding_is_not() -> None:
     assert labels.tolist() == [[5, padded.eos_token_id, -100]]
 
 
+def test_b15_labels_do_not_share_memory_with_inputs() -> None:
+    row = {"input_ids": torch.tensor([5, 6, 7]), "attention_mask": torch.tensor([1, 1, 0])}
+    batch = TextCollator(train_tokenizer())([row, row])
+    batch["labels"][:, :2] = -100
+    assert batch["input_ids"].tolist() == [[5, 6, 7]] * 2 and row["input_ids"].tolist() == [5, 6, 7]
+
+
 def test_rows_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match=r"different lengths \[2, 3\]"):
         TextCollator(train_tokenizer())([torch.arange(2), torch.arange(3)])

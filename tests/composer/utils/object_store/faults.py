@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
@@ -21,6 +21,8 @@ class Proxy:
     url: str
     faults: list[tuple[str, str]] = field(default_factory=list)
     """(method, fault) to come; each is for the first request with that method, or ``*``."""
+    mood: Callable[[str], str | None] = lambda method: None
+    """Given a method, says what goes wrong with a request for which no fault is to come."""
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """(method, path, headers) of the requests."""
 
@@ -28,7 +30,7 @@ class Proxy:
         for index, (for_method, fault) in enumerate(self.faults):
             if for_method in (method, "*"):
                 return self.faults.pop(index)[1]
-        return None
+        return self.mood(method)
 
     def methods(self) -> list[str]:
         return [method for method, _path, _headers in self.seen]

@@ -95,7 +95,7 @@ def test_listing(store: S3ObjectStore, s3: Proxy, file: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "reset"])
-def test_passing_trouble_is_tried_again(
+def test_b50_passing_trouble_is_tried_again(
     store: S3ObjectStore, s3: Proxy, file: Path, tmp_path: Path, fault: str
 ) -> None:
     s3.faults += [("*", fault)] * 2
@@ -136,7 +136,7 @@ def test_trouble_that_stays_is_reported_and_leaves_nothing(
         store.upload_object("x", file)
 
 
-def test_missing_and_forbidden_fail_at_once(
+def test_b50_missing_and_forbidden_fail_at_once(
     store: S3ObjectStore, s3: Proxy, file: Path, tmp_path: Path
 ) -> None:
     calls = {

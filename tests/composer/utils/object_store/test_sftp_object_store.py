@@ -15,6 +15,7 @@ from composer.utils.file_helpers import maybe_create_object_store_from_uri
 from composer.utils.object_store.object_store import ObjectStoreTransientError
 from composer.utils.object_store.sftp_object_store import SFTPObjectStore
 from composer.utils.object_store.utils import build_remote_backend
+from composer.utils.remote_uploader import RemoteUploader
 
 paramiko = pytest.importorskip("paramiko")
 
@@ -178,6 +179,19 @@ def test_refusals(server: dict[str, Any], quick: None, monkeypatch: pytest.Monke
         SFTPObjectStore("host", missing_host_key_policy="Whoever")
     with pytest.raises(ValueError, match="not the address of a host"):
         SFTPObjectStore("http://host")
+
+
+@pytest.mark.parametrize("given", [None, {"connect_kwargs": {"look_for_keys": False}}])
+def test_an_uploader_signs_in_as_its_address_says(
+    given: Any, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", server["known"])
+    (tmp_path / "x").write_text("content")
+    address = f"sftp://me:{PASSWORD}@127.0.0.1:{server['port']}/folder"
+    uploader = RemoteUploader(address, given)
+    uploader.upload_file_async(f"{uploader.path}/x", tmp_path / "x", overwrite=False)
+    uploader.wait_and_close()
+    assert (server["root"] / "folder" / "x").read_text() == "content"
 
 
 def test_nobody_listens(quick: None) -> None:

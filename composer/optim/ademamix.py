@@ -1,0 +1,127 @@
+"""AdEMAMix: Adam with a second, much slower moving average of the gradient."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from composer.optim.decoupled_weight_decay import (
+    _decay_share,
+    _run_closure,
+    _scale,
+    _trained,
+    decay_where_it_agrees,
+)
+from composer.utils.gradients import local_part
+
+__all__ = ["DecoupledAdEMAMix"]
+
+
+class DecoupledAdEMAMix(Optimizer):
+    """AdamW whose update adds ``alpha`` times a slow average of gradients (arXiv 2409.03137).
+
+    Decay is that of `DecoupledAdamW`.
+
+    Args:
+        params: Parameters, or parameter groups.
+        lr: Learning rate.
+        betas: Decay rates of the fast average, of the squares, and of the slow average.
+        alpha: Weight of the slow average.
+        warmup_steps: Steps over which ``alpha`` grows from 0 and the slow average's decay rate from
+            that of the fast one; the paper takes the length of training. 0 for none.
+        eps: Added to the denominator.
+        weight_decay: Share of each weight that is taken off per step at the initial learning rate.
+        cautious_weight_decay: Takes the decay off only where it goes the way of the update
+            (arXiv 2510.12402).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        alpha: float = 8.0,
+        warmup_steps: int = 0,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        cautious_weight_decay: bool = False,
+    ) -> None:
+        if len(betas) != 3 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas={betas!r} must be three numbers from 0 to below 1.")
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps={warmup_steps!r} must be 0 (none) or positive.")
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "alpha": alpha,
+            "warmup_steps": warmup_steps,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(params, defaults)
+        self.cautious_weight_decay = cautious_weight_decay
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group and remembers the learning rate that its decay is measured against."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        group.setdefault("initial_lr", group["lr"])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes one step and returns what the closure returned, if there is one."""
+        loss = _run_closure(closure)
+        for group in self.param_groups:
+            for param in _trained(group, "DecoupledAdEMAMix"):
+                self._update(group, param)
+        return loss
+
+    def _update(self, group: dict[str, Any], param: torch.Tensor) -> None:
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            for name in ("exp_avg", "exp_avg_sq", "exp_avg_slow"):
+                state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        state["step"] += 1
+        step = int(state["step"])  # on the host
+        assert param.grad is not None
+        weight, gradient = local_part(param), local_part(param.grad)
+        fast, squares, slow = (
+            local_part(state[name]) for name in ("exp_avg", "exp_avg_sq", "exp_avg_slow")
+        )
+        beta1, beta2, _ = group["betas"]
+        alpha, beta3 = slow_settings(step, group["warmup_steps"], group["alpha"], group["betas"])
+        fast.lerp_(gradient, 1 - beta1)
+        slow.lerp_(gradient, 1 - beta3)
+        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        denominator = squares.div(1 - beta2**step).sqrt_().add_(group["eps"])
+        update = fast.div(1 - beta1**step).add_(slow, alpha=alpha).div_(denominator)
+        lr = float(group["lr"])
+        decay = group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
+        before = weight.clone() if decay and self.cautious_weight_decay else None
+        if decay and before is None:
+            _scale([weight], 1 - decay)
+        weight.add_(update, alpha=-lr)
+        if before is not None:
+            decay_where_it_agrees([weight], [before], decay)
+
+
+def slow_settings(
+    step: int, warmup_steps: int, alpha: float, betas: tuple[float, float, float]
+) -> tuple[float, float]:
+    """Returns the weight and the decay rate of the slow average at a step.
+
+    The half-life of the average grows in a straight line, not its decay rate.
+    """
+    beta1, _, beta3 = betas
+    if step >= warmup_steps:
+        return alpha, beta3
+    done = step / warmup_steps
+    if beta1 == 0 or beta3 == 0:
+        return done * alpha, beta3
+    start, end = math.log(beta1), math.log(beta3)
+    rate = math.exp(start * end / ((1 - done) * end + done * start))
+    return done * alpha, min(rate, beta3)
