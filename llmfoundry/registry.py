@@ -112,13 +112,33 @@ optimizers = _registry(
     clip_lion="llmfoundry.optim.adaptive_lion:DecoupledClipLion",
     decoupled_lionw="llmfoundry.optim.lion:DecoupledLionW",
     decoupled_adamw="composer.optim.decoupled_weight_decay:DecoupledAdamW",
+    decoupled_ademamix="composer.optim.ademamix:DecoupledAdEMAMix",
+    decoupled_muon="composer.optim.muon:DecoupledMuon",
+    schedule_free_adamw="composer.optim.schedule_free:ScheduleFreeAdamW",
     no_op="llmfoundry.optim.no_op:NoOp",
 )
 
 algorithms = _registry(
     "algorithms",
     "Algorithms change training. A class of composer.core.Algorithm.",
+    alibi="composer.algorithms:Alibi",
+    batch_size_warmup="composer.algorithms:BatchSizeWarmup",
+    checkpoint_averaging="composer.algorithms:CheckpointAveraging",
+    ema="composer.algorithms:EMA",
+    factorize="composer.algorithms:Factorize",
+    fp8="composer.algorithms:FP8",
+    gated_linear_units="composer.algorithms:GatedLinearUnits",
     gradient_clipping="composer.algorithms:GradientClipping",
+    gyro_dropout="composer.algorithms:GyroDropout",
+    layer_freezing="composer.algorithms:LayerFreezing",
+    low_precision_layernorm="composer.algorithms:LowPrecisionLayerNorm",
+    mup="composer.algorithms:MuP",
+    sam="composer.algorithms:SAM",
+    seq_length_curriculum="composer.algorithms:SeqLengthCurriculum",
+    seq_length_warmup="composer.algorithms:SeqLengthWarmup",
+    swa="composer.algorithms:SWA",
+    token_dropping="composer.algorithms:TokenDropping",
+    z_loss="composer.algorithms:ZLoss",
 )
 
 schedulers = _registry(
@@ -126,6 +146,7 @@ schedulers = _registry(
     "Learning-rate schedules. A class of composer.optim.ComposerScheduler.",
     constant_with_warmup="composer.optim.scheduler:ConstantWithWarmupScheduler",
     cosine_with_warmup="composer.optim.scheduler:CosineAnnealingWithWarmupScheduler",
+    warmup_stable_decay="composer.optim.warmup_schedules:WarmupStableDecayScheduler",
     linear_decay_with_warmup="composer.optim.scheduler:LinearWithWarmupScheduler",
     inv_sqrt_with_warmup="llmfoundry.optim.scheduler:InverseSquareRootWithWarmupScheduler",
 )

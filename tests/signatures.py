@@ -95,8 +95,10 @@ def _named_rows(module: ModuleType, kind: str, rest: str) -> Iterator[tuple[str,
 
 def _class_row(module: ModuleType, owner: Any, rest: str) -> Iterator[tuple[str, str]]:
     call, _, bases = rest.removesuffix(" @dataclass").partition(" < ")
+    while "[" in bases:  # what a generic base is of
+        bases = re.sub(r"\[[^\[\]]*\]", "", bases)
     ancestors = {base.__name__ for base in getattr(owner, "__mro__", ())}
-    for base in re.findall(r"(\w+)(?=\s*(?:,|$|\[))", bases):
+    for base in re.findall(r"(\w+)(?=\s*(?:,|$))", bases):
         if not base.startswith("_") and base not in ancestors | {"TValue", "Module"}:
             yield owner.__name__, f"does not stand on {base}"
     if not call.endswith("()") and not issubclass(owner, Enum):

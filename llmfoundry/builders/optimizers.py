@@ -35,6 +35,8 @@ def build_optimizer(
             "Please remove it from the optimizer config."
         )
     settings["params"] = _extract_param_groups(model, settings)
+    if getattr(registry.optimizers.get(name), "takes_model", False):
+        settings["model"] = model
     return construct_from_registry(
         name=name,
         registry=registry.optimizers,

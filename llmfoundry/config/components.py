@@ -44,7 +44,7 @@ def _sections(cfg: Mapping[str, Any], problems: Problems) -> Iterator[_Section]:
         "optimizer": (
             "optimizer",
             registry.optimizers,
-            {"params"},
+            {"params", "model"},
             {"name", "disable_grad", "param_groups"},
         ),
         "scheduler": ("scheduler", registry.schedulers, set(), {"name"}),

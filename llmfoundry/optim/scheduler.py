@@ -6,7 +6,7 @@ from typing import Any
 
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit
-from composer.optim.schedule_time import convert_time
+from composer.optim.schedule_time import convert_time, elapsed, warn_of_long_warmup
 from composer.optim.schedules import ComposerScheduler
 from llmfoundry.utils.warnings import experimental_class
 
@@ -70,11 +70,11 @@ class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
         """The factor on the learning rate at the state's time."""
         assert state.max_duration is not None, "max_duration should be set"
         for name in ("t_warmup", "t_scale", "t_cooldown"):
-            unit = Time.from_input(getattr(self, name)).unit
-            if unit != state.max_duration.unit:
+            value, duration = Time.from_input(getattr(self, name)), state.max_duration
+            if value.unit != duration.unit:
                 raise ValueError(
-                    f"{name} (unit {unit}) must match max_duration (unit "
-                    f"{state.max_duration.unit})."
+                    f"{name} (unit {value.unit}) must match max_duration (unit {duration.unit}): "
+                    f"{name}={value}, max_duration={duration}; give both in one unit."
                 )
         t_warmup = convert_time(self.t_warmup, state)  # a stretched run warms up no longer
         t_scale, t_cooldown, t_max = (
@@ -85,7 +85,8 @@ class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
                 f"t_scale={self.t_scale} is no time at all in this run (scale_schedule_ratio="
                 f"{ssr}); it must be at least one unit."
             )
-        now = state.timestamp.get(t_warmup.unit).value
+        warn_of_long_warmup(t_warmup, t_max)
+        now = elapsed(state, t_warmup.unit)
         if now < t_warmup.value:
             return now / t_warmup.value
         start = max(t_warmup.value, t_max.value - t_cooldown.value)
@@ -96,5 +97,5 @@ class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
         return decayed + share * (self.alpha_f_cooldown - decayed)
 
     def _decay(self, now: float, t_warmup: float, t_scale: float) -> float:
-        elapsed = (now - t_warmup + t_scale) / t_scale
-        return self.alpha_f_decay + (1 - self.alpha_f_decay) / math.sqrt(elapsed)
+        stretch = (now - t_warmup + t_scale) / t_scale
+        return self.alpha_f_decay + (1 - self.alpha_f_decay) / math.sqrt(stretch)

@@ -8,7 +8,7 @@ from composer.core.algorithm import Algorithm
 from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
-from composer.utils.gradients import as_sharded, total_norm, with_sums_done
+from composer.utils.gradients import as_sharded, local_part, total_norm, with_sums_done
 
 CLIPPING_TYPES = ("norm", "value", "adaptive")
 
@@ -81,11 +81,13 @@ def apply_gradient_clipping(
     _check_clipping_type(clipping_type)
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else model
     with_grad = [parameter for parameter in parameters if parameter.grad is not None]
+    if not with_grad:
+        return None
     if clipping_type == "norm":
         return _clip_total_norm(with_grad, clipping_threshold)
     if clipping_type == "value":
-        for gradient in _gradients(with_grad):
-            _local_part(gradient).clamp_(-clipping_threshold, clipping_threshold)
+        # One by one: sharded gradients and whole ones cannot be in one call.
+        torch.nn.utils.clip_grad_value_(with_grad, clipping_threshold, foreach=False)
     else:
         _apply_agc(with_grad, clipping_threshold)
     return None
@@ -98,26 +100,14 @@ def _check_clipping_type(clipping_type: str) -> None:
         )
 
 
-def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def _local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a sharded tensor (it shares memory), or the tensor itself."""
-    sharded = as_sharded(tensor)
-    return tensor if sharded is None else sharded.to_local()
-
-
-def _clip_total_norm(parameters: list[torch.Tensor], max_norm: float) -> torch.Tensor | None:
-    gradients = _gradients(parameters)
-    if not gradients:
-        return None
+def _clip_total_norm(parameters: list[torch.Tensor], max_norm: float) -> torch.Tensor:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if all(as_sharded(gradient) is None for gradient in gradients):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     norm = total_norm(gradients)
     coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
-        local = _local_part(gradient)
+        local = local_part(gradient)
         local.mul_(coefficient.to(local.device))
     return norm
 

@@ -1,6 +1,6 @@
 """ALiBi: a bias on attention that grows with distance, by a slope for each head (arXiv 2108.12409).
 
-Legend: S query positions, T key positions, H heads.
+Legend: B batch, S query positions, T key positions, H heads.
 """
 
 import math
@@ -55,7 +55,7 @@ def check_alibi_support(attention_impl: str) -> bool:
 
 
 def alibi_features(
-    slopes_H: torch.Tensor, length: int, scale: float, dtype: torch.dtype
+    slopes_H: torch.Tensor, position_BT: torch.Tensor, scale: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns ALiBi's bias as a scalar product: features to append to queries and to keys.
 
@@ -65,16 +65,16 @@ def alibi_features(
 
     Args:
         slopes_H: The heads' slopes.
-        length: The number of positions.
+        position_BT: The keys' positions.
         scale: The softmax scale, by which attention multiplies the product.
         dtype: The queries' dtype.
 
     Returns:
-        Features ``[1, H, 1, 8]`` of every query and ``[1, 1, T, 8]`` of the keys.
+        Features ``[1, H, 1, 8]`` of every query and ``[B, 1, T, 8]`` of the keys.
     """
-    position_T = torch.arange(length, device=slopes_H.device, dtype=torch.int32)
-    high_T, low_T = position_T // 256, position_T % 256
-    k_T8 = torch.stack([high_T, high_T, low_T, low_T, *[torch.zeros_like(low_T)] * 4], dim=-1)
+    high_BT, low_BT = position_BT // 256, position_BT % 256
+    zero_BT = torch.zeros_like(low_BT)
+    k_BT8 = torch.stack([high_BT, high_BT, low_BT, low_BT, *[zero_BT] * 4], dim=-1)
 
     slope_H = slopes_H.float() / scale
     first_H = slope_H.to(dtype)
@@ -82,4 +82,4 @@ def alibi_features(
     zero_H = torch.zeros_like(first_H)
     parts = [first_H * 256, rest_H * 256, first_H, rest_H, zero_H, zero_H, zero_H, zero_H]
     q_H8 = torch.stack(parts, dim=-1)
-    return q_H8[None, :, None, :], k_T8.to(dtype)[None, None]
+    return q_H8[None, :, None, :], k_BT8.to(dtype)[:, None]

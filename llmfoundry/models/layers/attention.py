@@ -6,8 +6,8 @@ heads, D head width.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ from llmfoundry.layers_registry import attention_implementations
 from llmfoundry.models.layers.fc import build_fc
 from llmfoundry.models.layers.layer_builders import build_norm
 from llmfoundry.models.layers.masking import AttentionMasks
-from llmfoundry.models.layers.rotary import RotaryTables
+from llmfoundry.models.layers.rotary import RotaryTables, tokens_of
 from llmfoundry.models.layers.sdpa import attend, scaled_multihead_dot_product_attention
 from llmfoundry.models.layers.sequence_share import SequenceShare
 
@@ -27,8 +27,21 @@ __all__ = [
     "MultiheadAttention",
 ]
 
-KeyValue = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values, each ``[B, K, T, D]``."""
+
+class KeyValue(NamedTuple):
+    """Keys and values, each ``[B, K, T, D]``."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def of_tokens(self, index_BK: torch.Tensor, length: int) -> "KeyValue":
+        """Returns those of some tokens of each row, for a layer that leaves out the others."""
+        if self.keys.size(2) != length:
+            raise NotImplementedError(
+                "A layer cannot use the keys and values of one that left out tokens; leave out "
+                "TokenDropping or the block_overrides that reuse them."
+            )
+        return KeyValue(tokens_of(self.keys, index_BK), tokens_of(self.values, index_BK))
 
 
 @dataclass
@@ -52,6 +65,23 @@ class AttentionContext:
     needs_weights: bool = False
     share: SequenceShare | None = None
     parts: Sequence[AttentionMasks] = ()
+
+    def of_tokens(self, index_BK: torch.Tensor, length: int) -> "AttentionContext":
+        """Returns the context of some tokens of each row, which keep their positions."""
+        if self.share is not None or self.cache is not None or self.needs_weights:
+            raise NotImplementedError(
+                f"Tokens can be left out of whole sequences of {length} tokens only: without a "
+                "cache, context parallelism or output_attentions."
+            )
+        position_BS = self.position_BS
+        if position_BS is not None:
+            position_BS = position_BS.expand(index_BK.size(0), -1).gather(1, index_BK)
+        return replace(
+            self,
+            masks=self.masks.of_tokens(index_BK),
+            rotary=None if self.rotary is None else self.rotary.of_tokens(index_BK),
+            position_BS=position_BS,
+        )
 
 
 def _check_heads(n_heads: int, kv_n_heads: int) -> None:
@@ -98,6 +128,7 @@ class GroupedQueryAttention(torch.nn.Module):
             position.
         kv_dim: Width of what keys and values are computed from, if it is not ``d_model``.
         nope: Whether this layer goes without positions.
+        value_residual: The share of the first layer's values in this one's (arXiv 2410.17897).
     """
 
     block_idx: int = 0
@@ -131,6 +162,7 @@ class GroupedQueryAttention(torch.nn.Module):
         attn_temperature_tuning: dict[str, Any] | None = None,
         kv_dim: int | None = None,
         nope: bool = False,
+        value_residual: float = 0.0,
     ) -> None:
         super().__init__()
         _check_heads(n_heads, kv_n_heads)
@@ -165,6 +197,7 @@ class GroupedQueryAttention(torch.nn.Module):
         self.attn_logit_softcapping = attn_logit_softcapping
         self.attn_temperature_tuning = attn_temperature_tuning or {"attn_scale": 0.0}
         self.nope = nope
+        self.value_residual = value_residual
         fc_type = {**(fc_type or {"name": "torch"}), "device": device}
         self._build_projections({**fc_type, "bias": attention_bias})
         self._build_norms(norm_type, norm_eps, device)
@@ -218,7 +251,8 @@ class GroupedQueryAttention(torch.nn.Module):
         Args:
             x_BSE: The layer's input.
             context: What all layers of this forward share.
-            prev_layer_key_value: The keys and values to use, with ``reuse_kv_layer_idx``.
+            prev_layer_key_value: The keys and values to use, with ``reuse_kv_layer_idx``; or those
+                of the first layer, with ``value_residual``.
             key_value_states: What keys and values are computed from, if not ``x_BSE``.
             x_prev: The same, with ``reuse_kv_x_layer_idx``.
 
@@ -237,15 +271,18 @@ class GroupedQueryAttention(torch.nn.Module):
             k_BKTD, v_BKTD = k_BKSD, v_BKSD
             if context.share is not None:
                 k_BKTD, v_BKTD = context.share.gather_each([k_BKSD, v_BKSD], dim=2)
-            if context.cache is not None:
-                k_BKTD, v_BKTD = context.cache.update(k_BKSD, v_BKSD, self.block_idx)
+            if self.value_residual and prev_layer_key_value is not None:
+                first_BKSD = prev_layer_key_value[1][:, :, -v_BKTD.size(2) :]
+                v_BKTD = v_BKTD.lerp(first_BKSD, self.value_residual)
+            if context.cache is not None:  # of mixed values: the past needs no mixing again
+                k_BKTD, v_BKTD = context.cache.update(k_BKTD, v_BKTD, self.block_idx)
         parts = context.parts or (context.masks,)
         if len(parts) == 1:
             out_BHSD, weights = self._attend(q_BHSD, k_BKTD, v_BKTD, parts[0], context)
         else:
             out_BHSD, weights = self._attend_in_parts(q_BHSD, k_BKTD, v_BKTD, context), None
         out_BSE = self.out_proj(out_BHSD.transpose(1, 2).flatten(2))
-        return out_BSE, weights, (k_BKTD, v_BKTD)
+        return out_BSE, weights, KeyValue(k_BKTD, v_BKTD)
 
     def _project(
         self,

@@ -50,7 +50,7 @@ class SharedEmbedding(torch.nn.Embedding):
             input: Tokens ``[B, S]``, or hidden states ``[B, S, E]``.
             unembed: Whether the input is hidden states.
             targets: The right tokens ``[B, S]``, -100 where there are none.
-            **scaling: ``logit_scale`` and ``softcap`` of ``chunked_cross_entropy``.
+            **scaling: ``logit_scale``, ``softcap`` and ``z_loss`` of ``chunked_cross_entropy``.
         """
         if unembed:
             return _unembed(input, self.weight, targets, **scaling)

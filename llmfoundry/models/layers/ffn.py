@@ -19,6 +19,7 @@ __all__ = [
     "build_mptglu",
     "build_mptmlp",
     "quickgelu_activation",
+    "relu_squared",
     "resolve_ffn_act_fn",
     "resolve_ffn_hidden_size",
 ]
@@ -33,25 +34,34 @@ def quickgelu_activation(input: torch.Tensor) -> torch.Tensor:
     return input * torch.sigmoid(1.702 * input)
 
 
+def relu_squared(input: torch.Tensor) -> torch.Tensor:
+    """Squares what ReLU leaves (Primer, arXiv 2109.08668)."""
+    return F.relu(input).square()
+
+
+OWN_ACTIVATIONS: dict[str, Activation] = {
+    "quick_gelu": quickgelu_activation,
+    "relu_squared": relu_squared,
+}
+
+
 def resolve_ffn_act_fn(config: dict[str, Any] | None = None) -> Activation:
     """Returns the activation that ``ffn_act_fn`` names; exact GELU if it names none.
 
     Args:
-        config: ``name`` (``quick_gelu`` or a function of ``torch.nn.functional``) and that
-            function's keyword arguments.
+        config: ``name`` (``quick_gelu``, ``relu_squared`` or a function of
+            ``torch.nn.functional``) and that function's keyword arguments.
 
     Raises:
         ValueError: There is no such function.
     """
     kwargs = dict(config) if config else {"name": "gelu", "approximate": "none"}
     name = kwargs.pop("name")
-    if name == "quick_gelu":
-        return quickgelu_activation
-    function = getattr(F, name, None)
+    function = OWN_ACTIVATIONS.get(name) or getattr(F, name, None)
     if function is None:
         raise ValueError(
-            f"Unrecognized activation function name ({name}). Use quick_gelu or a function of "
-            "torch.nn.functional, such as gelu, silu or relu."
+            f"Unrecognized activation function name ({name}). Use quick_gelu, "
+            "relu_squared or a function of torch.nn.functional, such as gelu, silu or relu."
         )
     return functools.partial(function, **kwargs) if kwargs else function
 

@@ -44,6 +44,7 @@ class AttentionMasks:
         key_mask_BT: False at padding.
         sequence_id_BT: The document of each key; documents do not see each other.
         slopes_H: ALiBi's slopes.
+        position_BT: Each key's position, if not all positions have keys; they grow.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class AttentionMasks:
         key_mask_BT: torch.Tensor | None = None,
         sequence_id_BT: torch.Tensor | None = None,
         slopes_H: torch.Tensor | None = None,
+        position_BT: torch.Tensor | None = None,
     ) -> None:
+        self.position_BT = position_BT
         self.query_length = query_length
         self.key_length = key_length
         self.device = device
@@ -96,8 +99,23 @@ class AttentionMasks:
                 self.key_mask_BT,
                 self.sequence_id_BT,
                 self.slopes_H[first : first + count],
+                self.position_BT,
             )
         return self._by_heads[first, count]
+
+    def of_tokens(self, index_BK: torch.Tensor) -> "AttentionMasks":
+        """Returns the masks among some tokens of each row; positions stay what they were."""
+        key_mask_BT, ids_BT, n_tokens = self.key_mask_BT, self.sequence_id_BT, index_BK.size(1)
+        rows = index_BK.size(0)
+        return AttentionMasks(
+            n_tokens,
+            n_tokens,
+            self.device,
+            None if key_mask_BT is None else key_mask_BT.expand(rows, -1).gather(1, index_BK),
+            None if ids_BT is None else ids_BT.expand(rows, -1).gather(1, index_BK),
+            self.slopes_H,
+            index_BK,
+        )
 
     def is_plain_causal(self, window: int) -> bool:
         """Says whether queries see all that came before, which kernels know by themselves."""
@@ -135,11 +153,25 @@ class AttentionMasks:
         key = (scale, dtype)
         if key not in self._features:
             assert self.slopes_H is not None
-            self._features[key] = alibi_features(self.slopes_H, self.key_length, scale, dtype)
+            self._features[key] = alibi_features(self.slopes_H, self._keys(), scale, dtype)
         return self._features[key]
 
     def _narrows(self, window: int) -> bool:
+        if self.position_BT is not None:  # what is left may lie further apart than it is long
+            return window != -1
         return window != -1 and window < self.key_length - 1
+
+    def _keys(self) -> torch.Tensor:
+        """Returns the keys' positions, ``[B or 1, T]``."""
+        if self.position_BT is not None:
+            return self.position_BT
+        return torch.arange(self.key_length, device=self.device)[None]
+
+    def _distance(self) -> torch.Tensor:
+        """Returns how far each key lies behind each query, ``[B or 1, 1, S, T]``."""
+        key_BT = self._keys()
+        query_BS = key_BT[:, self.key_length - self.query_length :]
+        return query_BS[:, None, :, None] - key_BT[:, None, None, :]
 
     def _allowed(self, window: int) -> torch.Tensor | None:
         """Returns what each query may see, ``[B or 1, 1, S, T]``; None if it is every key."""
@@ -150,12 +182,10 @@ class AttentionMasks:
             and not self._narrows(window)
         ):
             return None  # one query, the last: it sees all that came before
-        key_T = torch.arange(self.key_length, device=self.device)
-        query_S = key_T[self.key_length - self.query_length :]
-        distance_ST = query_S[:, None] - key_T[None, :]
-        allowed = (distance_ST >= 0)[None, None]
+        distance_B1ST = self._distance()
+        allowed = distance_B1ST >= 0
         if self._narrows(window):
-            allowed = allowed & (distance_ST <= window)
+            allowed = allowed & (distance_B1ST <= window)
         if self.key_mask_BT is not None:
             allowed = allowed & self.key_mask_BT[:, None, None, :]
         if self.sequence_id_BT is not None:
@@ -167,11 +197,8 @@ class AttentionMasks:
     def _build_bias(self, window: int, dtype: torch.dtype) -> torch.Tensor:
         bias = torch.zeros(1, 1, 1, self.key_length, dtype=torch.float32, device=self.device)
         if self.slopes_H is not None:
-            key_T = torch.arange(self.key_length, device=self.device)
-            query_S = key_T[self.key_length - self.query_length :]
             # By distance, not by key: near the diagonal, where it matters, bf16 then holds it.
-            distance_ST = key_T[None, :] - query_S[:, None]
-            bias = distance_ST * self.slopes_H.view(1, -1, 1, 1)
+            bias = -self._distance() * self.slopes_H.view(1, -1, 1, 1)
         mask = self.mask(window, dtype)
         if mask is not None:
             bias = bias.masked_fill(mask != 0, torch.finfo(dtype).min)

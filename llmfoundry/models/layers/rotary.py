@@ -3,7 +3,8 @@
 Angles are computed in each forward, once for all layers, so there is no buffer that a sharded, cast
 or meta initialisation could leave wrong.
 
-Legend: B batch, S positions, H heads, D head width, R half of it (the number of frequencies).
+Legend: B batch, S positions, K some of them, H heads, D head width, R half of it (the number of
+frequencies).
 """
 
 import math
@@ -13,7 +14,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["RotaryEmbedding", "RotaryTables", "gen_rotary_embedding"]
+__all__ = ["RotaryEmbedding", "RotaryTables", "gen_rotary_embedding", "tokens_of"]
+
+
+def tokens_of(x_BHSD: torch.Tensor, index_BK: torch.Tensor) -> torch.Tensor:
+    """Returns some tokens of each row, ``[B, H, K, D]``."""
+    rows, _, _, width = x_BHSD.shape
+    index_BHKD = index_BK[:, None, :, None].expand(-1, x_BHSD.size(1), -1, width)
+    return x_BHSD.expand(max(rows, index_BK.size(0)), -1, -1, -1).gather(2, index_BHKD)
 
 
 def _rotate_half(x_BHSD: torch.Tensor) -> torch.Tensor:
@@ -33,6 +41,11 @@ class RotaryTables:
     def rotate_queries(self, q_BHSD: torch.Tensor) -> torch.Tensor:
         """Turns queries to their positions."""
         return q_BHSD * self.q_cos + _rotate_half(q_BHSD) * self.q_sin
+
+    def of_tokens(self, index_BK: torch.Tensor) -> "RotaryTables":
+        """Returns the tables of some tokens of each row."""
+        tables = (self.q_cos, self.q_sin, self.k_cos, self.k_sin)
+        return RotaryTables(*(tokens_of(table, index_BK) for table in tables))
 
     def rotate_keys(self, k_BHSD: torch.Tensor) -> torch.Tensor:
         """Turns keys to their positions."""

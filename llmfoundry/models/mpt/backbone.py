@@ -183,6 +183,23 @@ class MPTModel(MPTPreTrainedModel):
             if not is_linear and isinstance(getattr(module, "bias", None), torch.nn.Parameter):
                 module.register_parameter("bias", None)
 
+    def use_alibi(self, max_sequence_length: int) -> None:
+        """Replaces learned positions by ALiBi, which the Alibi algorithm of composer asks for.
+
+        Args:
+            max_sequence_length: The longest sequence that the model is to read.
+
+        Raises:
+            ValueError: Positions are rotary.
+        """
+        if self.rope:
+            raise ValueError("ALiBi replaces learned positions, not rotary ones; set rope: False.")
+        config = self.config
+        self.alibi = config.attn_config["alibi"] = True
+        self.learned_pos_emb = config.learned_pos_emb = False
+        config.max_seq_len = max_sequence_length
+        self._modules.pop("wpe", None)
+
     def get_input_embeddings(self) -> torch.nn.Module:
         """Returns the token embedding."""
         return self.wte
@@ -366,6 +383,7 @@ class MPTModel(MPTPreTrainedModel):
         key_values: dict[int, KeyValue] = {}
         inputs: dict[int, torch.Tensor] = {}
         kept_kv = self.state_cache_layers.get("reuse_kv_layer_idx", ())
+        mixes_values = bool(self.config.attn_config.get("value_residual"))
         kept_x = self.state_cache_layers.get("reuse_kv_x_layer_idx", ())
         for index, block in enumerate(self.blocks):
             if output_hidden_states:
@@ -373,14 +391,17 @@ class MPTModel(MPTPreTrainedModel):
             if index in kept_x:
                 inputs[index] = x_BSE
             attn_config = self.block_args[index]["attn_config"]
+            source = attn_config.get("reuse_kv_layer_idx")
+            if source is None and mixes_values and index > 0:
+                source = 0
             x_BSE, weights, key_value = block(
                 x_BSE,
                 context,
                 attention_mask=mask_BT,
-                prev_layer_key_value=_kept(key_values, attn_config.get("reuse_kv_layer_idx")),
+                prev_layer_key_value=_kept(key_values, source),
                 x_prev=_kept(inputs, attn_config.get("reuse_kv_x_layer_idx")),
             )
-            if index in kept_kv:
+            if index in kept_kv or (mixes_values and index == 0):
                 key_values[index] = key_value
             attentions += (weights,)
         x_BSE = self.norm_f(x_BSE)

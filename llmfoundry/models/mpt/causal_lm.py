@@ -46,6 +46,8 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
     _tied_weights_keys = {}
     _tp_plan = {"lm_head": "colwise_rep"}
     _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # pyright: ignore[reportAssignmentType]  # as theirs
+    z_loss: float = 0.0
+    """In training, what of the mean squared log normaliser is added to the loss."""
 
     def __init__(self, config: MPTConfig) -> None:
         super().__init__(config)
@@ -195,7 +197,11 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
         )
 
     def _summed_loss(self, hidden_BSE: torch.Tensor, targets_BS: torch.Tensor) -> torch.Tensor:
-        scaling = {"logit_scale": self.logit_scale, "softcap": self.final_logit_softcapping}
+        scaling = {
+            "logit_scale": self.logit_scale,
+            "softcap": self.final_logit_softcapping,
+            "z_loss": self.z_loss if self.training else 0.0,
+        }
         if self.lm_head is not None:
             return self.lm_head(hidden_BSE, targets=targets_BS, **scaling)
         return self.transformer.wte(hidden_BSE, unembed=True, targets=targets_BS, **scaling)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from composer.core.types import Batch
+from composer.models.adapters import maybe_get_underlying_model
 from composer.models.huggingface import HuggingFaceModel
 from llmfoundry.builders.components import build_metric
 from llmfoundry.builders.declared_keys import declares_keys
@@ -131,6 +132,27 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         """The class of its configuration."""
         return MPTConfig
 
+    def at_width(self, d_model: int) -> torch.nn.Module:
+        """Returns a model like this one of another width, with heads of the same size.
+
+        Raises:
+            ValueError: The heads do not fit into the width.
+        """
+        settings = self.model.config.to_dict()
+        for where, key in ((settings, "n_heads"), (settings["attn_config"], "kv_n_heads")):
+            heads = where.get(key)
+            if heads is None:
+                continue
+            where[key], left = divmod(heads * d_model, settings["d_model"])
+            if left or not where[key]:
+                raise ValueError(
+                    f"d_model={d_model} is no whole number of heads of this model, whose "
+                    f"{key}={heads} make up d_model={settings['d_model']}."
+                )
+        settings["d_model"] = d_model
+        model = self.model_class(self.config_class(**settings))
+        return torch.nn.ModuleDict({"model": model})
+
     def forward(self, batch: Batch) -> CausalLMOutputWithPast:
         """Returns the loss when training; logits otherwise, and where train metrics need them."""
         keys = ("input_ids", "attention_mask", "sequence_id", "inputs_embeds", "position_ids")
@@ -147,6 +169,13 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         if outputs.loss is not None:
             return outputs.loss
         return compute_loss_from_logits(outputs, self.shift_labels, batch["labels"])
+
+    def fuse_z_loss(self, coefficient: float) -> bool:
+        """Adds the z-loss to the training loss in the same pass, and says whether it will."""
+        if self.computes_own_loss:
+            return False
+        maybe_get_underlying_model(self.model).z_loss = coefficient
+        return True
 
     def get_targets(self, batch: Batch) -> torch.Tensor:
         """Returns at each position the token that should come next, -100 for none."""

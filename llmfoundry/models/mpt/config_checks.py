@@ -30,6 +30,7 @@ ATTENTION_KEYS = {
     "reuse_kv_layer_idx",
     "reuse_kv_x_layer_idx",
     "seq_parallel_world_size",
+    "value_residual",
 }
 OWN_ATTENTION = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
 ROPE_SCALING_KEYS = {
@@ -137,6 +138,12 @@ def _check_attention(attn_config: dict[str, Any]) -> None:
     softcap = attn_config["attn_logit_softcapping"]
     if softcap is not None and softcap <= 0:
         raise ValueError(f"Attention attn_logit_softcapping should be positive, but got {softcap}.")
+    share = attn_config.get("value_residual", 0.0)
+    if not 0 <= share < 1:
+        raise ValueError(
+            f"attn_config.value_residual={share} is the share of the first layer's values in the "
+            "other layers'; it must be at least 0 and less than 1, such as 0.5."
+        )
     if attn_config["kv_dim"] is not None and attn_config["fused_qkv"]:
         raise ValueError('fused_qkv should be False when "kv_dim" is specified.')
     if attn_config["rope"]:

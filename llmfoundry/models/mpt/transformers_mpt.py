@@ -50,6 +50,8 @@ def why_not_transformers(config: MPTConfig) -> list[str]:
         for key, value in MODEL_MUST_BE.items()
         if getattr(config, key) != value
     ]
+    if attn_config.get("value_residual"):
+        reasons.append("attn_config.value_residual is on")
     if attn_config["attn_temperature_tuning"]["attn_scale"] != 0:
         reasons.append("attn_config.attn_temperature_tuning is on")
     if config.head_dim not in (None, config.d_model // config.n_heads):

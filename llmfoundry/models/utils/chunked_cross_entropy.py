@@ -22,6 +22,7 @@ def chunked_cross_entropy(
     logit_scale: float | None = None,
     softcap: float | None = None,
     chunk_size: int | None = None,
+    z_loss: float = 0.0,
 ) -> torch.Tensor:
     """Returns the summed cross-entropy of ``hidden @ weight.T`` against ``target``.
 
@@ -37,14 +38,16 @@ def chunked_cross_entropy(
         logit_scale: What logits are multiplied by.
         softcap: Logits become ``c * tanh(logit / c)``.
         chunk_size: Tokens at a time; by default as many as make 2**25 logits.
+        z_loss: Adds this times the square of each target's log normaliser (PaLM, arXiv 2204.02311).
     """
     dtype = hidden_NE.dtype
     if torch.is_autocast_enabled(hidden_NE.device.type):
         dtype = torch.get_autocast_dtype(hidden_NE.device.type)
     chunk_size = chunk_size or max(1, CHUNK_ELEMENTS // weight_VE.size(0))
     return _ChunkedCrossEntropy.apply(
-        hidden_NE, weight_VE, target_N, dtype, ignore_index, logit_scale, softcap, chunk_size
-    )
+        hidden_NE, weight_VE, target_N, dtype,
+        ignore_index, logit_scale, softcap, z_loss, chunk_size,
+    )  # fmt: skip
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -60,6 +63,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ignore_index: int,
         logit_scale: float | None,
         softcap: float | None,
+        z_loss: float,
         chunk_size: int,
     ) -> torch.Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
@@ -74,7 +78,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 hidden_CE, target_C = hidden_NE[rows].to(dtype), target_N[rows]
                 logits_CV = F.linear(hidden_CE, cast_VE)
                 chunk_loss, grad_CV = _loss_and_gradient(
-                    logits_CV, target_C, ignore_index, logit_scale, softcap,
+                    logits_CV, target_C, ignore_index, logit_scale, softcap, z_loss,
                     wants_gradient=wants_hidden or wants_weight,
                 )  # fmt: skip
                 loss += chunk_loss
@@ -96,7 +100,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_NE, grad_VE = ctx.saved_tensors
         grad_NE = None if grad_NE is None else grad_NE * grad_output
         grad_VE = None if grad_VE is None else grad_VE.mul_(grad_output)
-        return grad_NE, grad_VE, *[None] * 6
+        return grad_NE, grad_VE, *[None] * 7
 
 
 def _loss_and_gradient(
@@ -105,6 +109,7 @@ def _loss_and_gradient(
     ignore_index: int,
     logit_scale: float | None,
     softcap: float | None,
+    z_loss: float,
     wants_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a chunk's summed loss and the gradient to its logits, in their memory."""
@@ -117,13 +122,18 @@ def _loss_and_gradient(
     is_target_C = target_C != ignore_index
     index_C1 = target_C.masked_fill(~is_target_C, 0)[:, None]
     norm_C1 = logits_CV.logsumexp(dim=-1, keepdim=True)
-    loss_C1 = (norm_C1 - logits_CV.gather(1, index_C1)) * is_target_C[:, None]
+    loss_C1 = norm_C1 - logits_CV.gather(1, index_C1)
+    if z_loss:
+        loss_C1 += z_loss * norm_C1.square()
+    loss_C1 *= is_target_C[:, None]
     if not wants_gradient:
         return loss_C1.sum(), logits_CV
     slope_CV = None
     if softcap is not None:
         slope_CV = 1 - (logits_CV / softcap).square_()
     grad_CV = logits_CV.sub_(norm_C1).exp_()
+    if z_loss:
+        grad_CV.mul_(1 + 2 * z_loss * norm_C1)
     grad_CV.scatter_add_(1, index_C1, torch.full_like(norm_C1, -1.0))
     grad_CV.mul_(is_target_C[:, None] * (1.0 if logit_scale is None else logit_scale))
     if slope_CV is not None:

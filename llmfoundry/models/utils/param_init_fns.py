@@ -207,7 +207,8 @@ def generic_param_init_fn_(
         n_layers: The model's depth.
         d_model: The model's width.
         init_div_is_residual: What output projections of residual branches are divided by: True for
-            ``sqrt(2 * n_layers)``, False for nothing, or a number.
+            ``sqrt(2 * n_layers)``, False for nothing, or a number (``.inf`` has them begin at
+            zero, so that each block begins as the identity).
         emb_init_std: Embeddings are normal with this deviation.
         emb_init_uniform_lim: Embeddings are uniform within this limit or pair.
         **kwargs: The rest of ``init_config``, which needs nothing here.

@@ -48,6 +48,12 @@ def test_plug_ins_by_name() -> None:
     assert isinstance(build_logger("inmemory"), InMemoryLogger)
     clipping = {"clipping_type": "norm", "clipping_threshold": 1.0}
     assert isinstance(build_algorithm("gradient_clipping", clipping), GradientClipping)
+    assert build_algorithm("z_loss", {"coefficient": 1e-3}).coefficient == 1e-3
+    assert build_algorithm("batch_size_warmup", {"schedule": {"0dur": 2}}).lr_scaling == "sqrt"
+    assert build_algorithm("seq_length_curriculum", {"min_seq_length": 64}).num_cycles == 1
+    assert build_algorithm("token_dropping", {"initial_kept": 0.5}).initial_kept == 0.5
+    assert build_algorithm("fp8", {"skip": ["lm_head", "Wqkv"]}).skip == ("lm_head", "Wqkv")
+    assert build_callback("stability_monitor", {"action": "skip_step"}).action == "skip_step"
     assert isinstance(
         build_scheduler("linear_decay_with_warmup", {"t_warmup": "1ba"}), LinearWithWarmupScheduler
     )

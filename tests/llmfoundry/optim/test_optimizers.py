@@ -34,6 +34,14 @@ def test_lion_follows_its_definition() -> None:
     torch.testing.assert_close(parameter.optimizer.state[parameter]["exp_avg"], m)
 
 
+@pytest.mark.parametrize("lion", [DecoupledLionW, DecoupledAdaLRLion, DecoupledClipLion])
+def test_b31_decay_follows_the_schedule_alone(lion: type) -> None:
+    decayed = trained(lion, [0.0, 0.0], lr=0.1, weight_decay=0.01).detach()
+    torch.testing.assert_close(decayed, torch.tensor([1.0, -2.0]) * 0.99 * 0.995)
+    with pytest.raises(ValueError, match=r"LR: 0\.0\. LR must be > 0"):
+        trained(lion, [0.0], lr=0.0, weight_decay=0.01)
+
+
 @pytest.mark.parametrize("lion", [DecoupledAdaLRLion, DecoupledClipLion])
 def test_without_outliers_all_lions_agree(lion: type) -> None:
     gradients = [1.0, -1.0, 0.5, 0.7]

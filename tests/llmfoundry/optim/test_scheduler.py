@@ -33,6 +33,17 @@ def test_curve() -> None:
     assert scheduler(state_at(130)) == pytest.approx(0.0)
 
 
+def test_b17_b18_warmups_as_long_as_the_run_and_longer() -> None:
+    scheduler = InverseSquareRootWithWarmupScheduler("10ba", "10ba", "0ba")
+    assert [scheduler(state_at(i, "10ba")) for i in range(10)] == [i / 10 for i in range(10)]
+    scheduler = InverseSquareRootWithWarmupScheduler("20ba", "10ba", "0ba")
+    with pytest.warns(UserWarning, match="t_warmup=20ba is longer than the schedule"):
+        assert scheduler(state_at(10, "10ba")) == 0.5
+    scheduler = InverseSquareRootWithWarmupScheduler("100tok", "10tok", "0tok")
+    with pytest.raises(ValueError, match="t_warmup=100tok, max_duration=2ep"):
+        scheduler(state_at(0, "2ep"))
+
+
 def test_without_a_cooldown() -> None:
     scheduler = InverseSquareRootWithWarmupScheduler("10ba", "20ba", "0ba")
     assert scheduler(state_at(100)) == pytest.approx(1 / (110 / 20) ** 0.5)

@@ -36,7 +36,7 @@ def test_bias_by_key_and_by_distance_differ_by_a_constant_for_each_query() -> No
 def test_features_give_the_bias(dtype: torch.dtype, n_heads: int) -> None:
     length, scale = 2048, 80**-0.5
     slopes = gen_slopes(n_heads, return_1d=True)
-    q_feature, k_feature = alibi_features(slopes, length, scale, dtype)
+    q_feature, k_feature = alibi_features(slopes, torch.arange(length)[None], scale, dtype)
     assert q_feature.dtype == k_feature.dtype == dtype
     bias = (q_feature.double() @ k_feature.double().transpose(-1, -2)) * scale
     expected = slopes.double().view(1, -1, 1, 1) * torch.arange(length)

@@ -49,6 +49,8 @@ def test_activations() -> None:
     torch.testing.assert_close(resolve_ffn_act_fn()(x), F.gelu(x))
     torch.testing.assert_close(resolve_ffn_act_fn(tanh)(x), F.gelu(x, approximate="tanh"))
     torch.testing.assert_close(resolve_ffn_act_fn(quick)(x), x * torch.sigmoid(1.702 * x))
+    squared = resolve_ffn_act_fn({"name": "relu_squared"})
+    assert squared(torch.tensor([-2.0, 0.0, 3.0])).tolist() == [0.0, 0.0, 9.0]
     assert resolve_ffn_hidden_size(10, 2.5) == 25
     assert resolve_ffn_hidden_size(10, 2.5, ffn_hidden_size=7) == 7
 

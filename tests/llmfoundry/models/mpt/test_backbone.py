@@ -18,6 +18,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "rope hf": {"rope": True, "rope_impl": "hf"},
     "rope dail": {"rope": True, "rope_impl": "dail"},
     "alibi and window": {"alibi": True, "sliding_window_size": 3},
+    "values of the first layer": {"rope": True, "rope_impl": "hf", "value_residual": 0.5},
     "rope, softcap and groups": {
         "rope": True,
         "rope_impl": "hf",
@@ -308,6 +309,20 @@ def test_checkpointed_blocks_give_the_same_gradients() -> None:
     model(tokens, labels=tokens).loss.backward()
     for ours, theirs in zip((p.grad for p in model.parameters()), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_scaled_then_capped(tied: bool) -> None:
+    plain = _model({"alibi": True}, tie_word_embeddings=tied)
+    capped = _model(
+        {"alibi": True}, tie_word_embeddings=tied, logit_scale=2.0, final_logit_softcapping=1.5
+    )
+    capped.load_state_dict(plain.state_dict())
+    tokens = torch.randint(1, 97, (2, 5))
+    logits = plain(tokens).logits
+    expected = 1.5 * torch.tanh(2.0 * logits / 1.5)
+    assert logits.abs().max() > 0.75, "the cap is felt"
+    torch.testing.assert_close(capped(tokens).logits, expected)
 
 
 def test_logit_scale_zero_and_embedding_fraction() -> None:

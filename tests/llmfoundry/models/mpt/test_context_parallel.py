@@ -37,6 +37,7 @@ SOFTCAP: dict[str, Any] = {
     "attn_config": {"attn_logit_softcapping": 5.0, "attn_uses_sequence_id": True},
     "use_train_metrics": True,
 }
+VALUES: dict[str, Any] = {"attn_config": {"rope": True, "value_residual": 0.5}}
 REUSED: dict[str, Any] = {
     "attn_config": {"rope": True},
     "block_overrides": {
@@ -75,6 +76,7 @@ def _every_mask_and_length() -> tuple[dict[str, Worst], bool, str]:
             "uneven": (mpt, WINDOW, few._replace(length=13, inputs=("attention_mask",))),
             "softcap": (mpt, SOFTCAP, few._replace(length=14, inputs=("sequence_id",))),
             "reused": (mpt, REUSED, few),
+            "values of the first": (mpt, VALUES, few._replace(length=14, recomputes=True)),
         }
     )
     model, whole = mpt(**ALIBI).eval(), mpt(**ALIBI).eval()

@@ -48,6 +48,27 @@ def test_equals_the_loss_of_logits(
     torch.testing.assert_close(torch.autograd.grad(loss / 7, (hidden, weight)), gradients)
 
 
+@pytest.mark.parametrize(
+    ("scale", "cap", "chunk_size"), list(product([None, 0.3], [None, 1.5], [8, None]))
+)
+def test_z_loss_equals_its_formula_in_double_precision(
+    scale: float | None, cap: float | None, chunk_size: int | None
+) -> None:
+    hidden, weight, target = _inputs()
+    exact = [each.detach().double().requires_grad_() for each in (hidden, weight)]
+    logits = F.linear(*exact) * (1.0 if scale is None else scale)
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    z = logits.exp().sum(dim=-1).log().square()[target != -100].sum()
+    expected = F.cross_entropy(logits, target, reduction="sum", ignore_index=-100) + 0.25 * z
+    gradients = torch.autograd.grad(expected / 7, exact)
+    loss = chunked_cross_entropy(
+        hidden, weight, target, logit_scale=scale, softcap=cap, chunk_size=chunk_size, z_loss=0.25
+    )
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
+    for found, exactly in zip(torch.autograd.grad(loss / 7, (hidden, weight)), gradients):
+        torch.testing.assert_close(found.double(), exactly, rtol=1e-4, atol=1e-6)
+
+
 def test_one_of_the_inputs_may_be_frozen_and_evaluation_needs_no_gradient() -> None:
     hidden, weight, target = _inputs()
     expected = _by_logits(hidden, weight, target, None, None)

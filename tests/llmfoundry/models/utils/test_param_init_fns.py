@@ -59,6 +59,12 @@ def test_residual_projections_are_divided(value: Any, divisor: float) -> None:
     assert ratio.item() == pytest.approx(divisor, rel=0.02)
 
 
+def test_residual_projections_may_begin_at_zero() -> None:
+    settings = {"init_std": 1.0, "init_div_is_residual": math.inf}  # in YAML .inf
+    assert not _init("baseline_", _linear(True), **settings).weight.any()
+    assert _init("baseline_", _linear(), **settings).weight.all()
+
+
 def test_neox_divides_by_its_own_number() -> None:
     residual = _init("neox_init_", _linear(True), init_div_is_residual=False)
     expected = math.sqrt(2 / (5 * WIDTH)) / (N_LAYERS / math.sqrt(10))

@@ -1,0 +1,5 @@
+"""MixUp: trains on weighted sums of two samples."""
+
+from composer.algorithms.mixup.mixup import MixUp, mixup_batch
+
+__all__ = ["MixUp", "mixup_batch"]

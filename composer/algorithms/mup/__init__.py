@@ -1,0 +1,5 @@
+"""Maximal update parametrisation."""
+
+from composer.algorithms.mup.mup import MuP
+
+__all__ = ["MuP"]

@@ -1,0 +1,5 @@
+"""Stochastic weight averaging."""
+
+from composer.algorithms.swa.swa import SWA
+
+__all__ = ["SWA"]
