@@ -36,7 +36,7 @@ EXTRAS = (
     "s3",
     "sftp",
 )
-"""What the tests use. `gpu` and `fp8` serve none on a CPU, where torchao complains when imported."""
+"""What the tests use. `gpu` and `fp8` serve none on a CPU, and torchao complains there."""
 TORCH = "2.13.0"
 LEFT_OUT = re.compile(r"^(pip|wheel|llmfoundry|triton|nvidia-.*|cuda-.*)$")
 

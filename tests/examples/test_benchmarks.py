@@ -1,13 +1,43 @@
-"""The benchmarks of a training step run and say what they measured; a test judges no times."""
+"""The benchmarks run and say what they measured, and every row of the methods can be trained."""
 
+import importlib
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+
+from composer import Trainer
+from composer.models import ComposerClassifier
+from composer.optim import DecoupledSGDW
+from llmfoundry import registry
+from llmfoundry.builders import build_algorithm, build_callback, build_optimizer, build_scheduler
+from llmfoundry.config.parse import parse_train_config
+from llmfoundry.models import ComposerMPTCausalLM
+from llmfoundry.utils.registry_utils import save_registry
 
 ROOT = Path(__file__).resolve().parents[2]
+CARDS = ROOT / "docs" / "methods"
+TASKS: dict[str, Any] = yaml.safe_load((ROOT / "benchmarks/methods/rows.yaml").read_text("utf-8"))
+ROWS = [(task, row) for task in TASKS for row in TASKS[task]["rows"]]
+PLACE = re.compile(r"<!-- measured: ([\w ]+) -->")
+
+
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a script of `benchmarks/methods`, where they import each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "methods"))
+    names = {path.stem for path in (ROOT / "benchmarks" / "methods").glob("*.py")}
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    yield importlib.import_module
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
 
 
 @pytest.mark.slow
@@ -30,3 +60,99 @@ def test_a_benchmark_runs(script: str, words: str, result: str, tmp_path: Path) 
     )
     assert words in done.stdout, done.stderr  # of so small a step it is over its bar
     assert json.loads(figures.read_text())[result] > 0
+
+
+@pytest.mark.parametrize(("task", "name"), ROWS)
+def test_a_row_of_the_methods_is_understood(task: str, name: str, methods: Any) -> None:
+    row = {"settings": {}, **TASKS[task]["rows"][name]}
+    assert row.keys() <= {"settings", "grid", "sizes", "share"}
+    assert set(row.get("sizes", [])) <= TASKS[task]["sizes"].keys()
+    steps = next(iter(TASKS[task]["sizes"].values()))
+    settings = next(methods("run").grid_of(row))
+    job = {"size": "small", "seed": 17, "steps": steps, "evaluate": True, "settings": settings}
+    {"language": set_up_language, "vision": set_up_vision}[task](methods(task), job)
+
+
+def set_up_language(script: Any, job: dict[str, Any]) -> None:
+    """Builds all that a row names; algorithms meet the model when the Trainer is made."""
+    with save_registry():
+        registry.callbacks.register("step_clock", func=script.StepClock)
+        config = parse_train_config(script.recipe_of(job, "saved"))
+        callbacks = [build_callback(name, each) for name, each in (config.callbacks or {}).items()]
+    sections: dict[str, dict[str, Any]] = {}
+    for section in ("model", "optimizer", "scheduler"):
+        sections[section] = dict(getattr(config, section))
+        sections[section].pop("name")
+    for name, value in job["settings"].items():
+        section, _, key = name.partition(".")
+        if section in sections and "." not in key and key not in ("", "name"):
+            assert sections[section][key] == value  # in place of what was there
+    model = ComposerMPTCausalLM(**sections["model"])
+    Trainer(
+        model=model,
+        optimizers=build_optimizer(model, config.optimizer["name"], sections["optimizer"]),
+        schedulers=build_scheduler(config.scheduler["name"], sections["scheduler"]),
+        algorithms=[
+            build_algorithm(name, each) for name, each in (config.algorithms or {}).items()
+        ],
+        callbacks=callbacks,
+        max_duration=config.max_duration,
+        precision="amp_bf16",
+        device="cpu",
+        progress_bar=False,
+    ).close()
+
+
+def set_up_vision(script: Any, job: dict[str, Any]) -> None:
+    assert job["settings"].keys() <= script.DEFAULTS.keys()
+    settings = {**script.DEFAULTS, **job["settings"]}
+    model = ComposerClassifier(script.build_resnet(script.WIDTHS["small"]), num_classes=10)
+    Trainer(
+        model=model,
+        optimizers=DecoupledSGDW(model.parameters(), lr=settings["lr"]),
+        algorithms=script.build_algorithms(settings["algorithms"]),
+        max_duration=f"{job['steps']}ba",
+        device="cpu",
+        progress_bar=False,
+    ).close()
+
+
+def test_cards_and_rows_name_each_other() -> None:
+    cards = {path.name: path.read_text("utf-8") for path in CARDS.glob("*.md")}
+    index = cards.pop("README.md")
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == cards.keys()
+    named = {
+        row for card in cards.values() for place in PLACE.findall(card) for row in place.split()
+    }
+    assert named == {row for _, row in ROWS} - {"baseline"}
+
+
+def test_a_row_is_measured_once_and_goes_into_its_card(
+    methods: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, report = methods("run"), methods("report")
+    tasks = {"language": {**TASKS["language"], "sizes": {"small": 500}}}
+    tasks["language"]["rows"] = {"baseline": {"grid": {"optimizer.lr": [1, 2, 3]}}, "ema": {}}
+    trained: list[Any] = []
+
+    def train(job: Any) -> dict[str, Any]:
+        """A loss that is best at the rate 2; EMA's steps cost more, and are better by seed 17."""
+        trained.append(job)
+        gain = 0.5 if job.row == "ema" and job.seed == 17 else 0
+        loss = 4 + abs(job.settings["optimizer.lr"] - 2) - gain - job.steps / 1000
+        return {"metric": loss, "cost": 1.25 if job.row == "ema" else 1.0}
+
+    monkeypatch.setattr(run, "train_in_a_process", train)
+    for _ in range(2):  # the second time all is there
+        results = run.Results(tmp_path / "results.jsonl")
+        for name in tasks["language"]["rows"]:
+            run.measure(results, "language", tasks["language"], name, [17, 18, 19])
+    purposes = [(job.row, job.purpose, job.steps, job.settings["optimizer.lr"]) for job in trained]
+    assert purposes[:3] == [("baseline", "tune", 500, rate) for rate in (1, 2, 3)]
+    assert purposes[3:6] == [("baseline", "steps", 500, 2)] * 3
+    assert purposes[6:] == [("ema", "steps", 500, 2), ("ema", "time", 400, 2)] * 3
+    found = report.read(tmp_path / "results.jsonl")
+    line = report.table(found, ["ema"], tasks).splitlines()[-1]
+    assert line == (
+        "| language, small | `ema` | 500 | 3.5000 | 3.5000 | 3.6000 | 1.25 | 1 of 3 seeds |"
+    )

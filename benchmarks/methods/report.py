@@ -1,0 +1,101 @@
+"""Writes what `run.py` measured into the method cards, `docs/methods/*.md`, and their index.
+
+    python benchmarks/methods/report.py [--check]
+
+A card takes the rows that its line `<!-- measured: ROW ... -->` names; the table goes between this
+line and `<!-- end -->`. With --check nothing is written, and pages that are not up to date are
+named.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent
+CARDS = FOLDER.parents[1] / "docs" / "methods"
+PLACE = re.compile(r"(<!-- measured: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+HEAD = (
+    "| task, size | row | steps | baseline | equal steps | equal time | step costs | better in |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+)
+METRICS = {"language": "validation loss", "vision": "accuracy"}
+
+Found = dict[tuple[str, str, str], dict[str, dict[int, dict[str, Any]]]]
+
+
+def read(path: Path) -> Found:
+    """Results by (task, size, row), purpose and seed."""
+    found: Found = defaultdict(lambda: defaultdict(dict))
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        result = json.loads(line)
+        job = result["job"]
+        if job["purpose"] != "tune":
+            found[job["task"], job["size"], job["row"]][job["purpose"]][job["seed"]] = result
+    return found
+
+
+def row_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> str:
+    """A line of the table: medians over the seeds, and in how many the method was better."""
+    task, size, name = key
+    base, own = found[task, size, "baseline"]["steps"], found[key]["steps"]
+    timed = found[key].get("time") or own
+    pairs = [
+        (own_of["metric"], base[seed]["metric"]) for seed, own_of in timed.items() if seed in base
+    ]
+    better = sum((mine < theirs) == lower_is_better and mine != theirs for mine, theirs in pairs)
+
+    def median(results: dict[int, dict[str, Any]], what: str = "metric") -> float:
+        return statistics.median(result[what] for result in results.values())
+
+    steps = next(iter(own.values()))["job"]["steps"]
+    cells = [
+        f"{task}, {size}", f"`{name}`", str(steps), f"{median(base):.4f}", f"{median(own):.4f}",
+        f"{median(timed):.4f}", f"{median(own, 'cost'):.2f}", f"{better} of {len(pairs)} seeds",
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def table(found: Found, names: list[str], tasks: dict[str, Any]) -> str:
+    """The table of these rows, for all tasks and sizes at which they were measured."""
+    keys = [key for key in found if key[2] in names and "steps" in found[key]]
+    if not keys:
+        return "Not measured yet.\n"
+    kinds = sorted({key[0] for key in keys})
+    says = "; ".join(f"{kind}: {METRICS[kind]}" for kind in kinds)
+    rows = [row_of(found, key, tasks[key[0]]["lower_is_better"]) for key in sorted(keys)]
+    command = f"python benchmarks/methods/run.py --only {' '.join(names)}"
+    return f"Medians of the seeds ({says}). Again with: `{command}`\n\n{HEAD}{''.join(rows)}"
+
+
+def main() -> int:
+    """Writes or checks all cards; returns 1 if a check found one that is not up to date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    found = read(FOLDER / "results.jsonl")
+    tasks = yaml.safe_load((FOLDER / "rows.yaml").read_text("utf-8"))
+    stale = []
+    for card in sorted(CARDS.glob("*.md")):
+        old = card.read_text("utf-8")
+        new = PLACE.sub(
+            lambda match: match[1] + table(found, match[2].split(), tasks) + match[3], old
+        )
+        if new != old:
+            stale.append(card.name)
+            if not arguments.check:
+                card.write_text(new, encoding="utf-8")
+    if arguments.check and stale:
+        print(f"not up to date: {', '.join(stale)}; run python {sys.argv[0]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Measures what each method is worth: quality at equal steps and at equal time, and its cost.
+
+    python benchmarks/methods/run.py [--task language|vision] [--only ROW ...] [--seeds 17 18 19]
+
+Goes through the rows of `rows.yaml`: each is a set of changes to a task's tuned baseline. For every
+seed a row is trained for the baseline's steps and, where its steps cost more or less than the
+baseline's, again for as many steps as take the baseline's time. Right before each training the
+baseline's own step is timed in the same process, so that costs are of pairs. A row with a `grid`
+is tuned with the first seed, like the baseline.
+
+What is done is kept in `results.jsonl` at once: stopped, the same command goes on where it was.
+Then `python benchmarks/methods/report.py` writes the tables of the method cards. The whole takes
+about four hours on two cores; nothing of it is in the test suite.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+BASELINE = "baseline"
+TOLERANCE = 0.03
+"""Steps that cost this share more or less than the baseline's count as equal."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    task: str
+    size: str
+    row: str
+    seed: int
+    steps: int
+    purpose: str
+    """``tune``, ``steps`` (equal steps), ``time`` (equal time) or ``bar`` (a share of it)."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Changes to the baseline, by dotted name."""
+
+    def key(self) -> str:
+        """What says that two jobs are the same."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+class Results:
+    """The finished jobs, in a file that grows by a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.by_key: dict[str, dict[str, Any]] = {}
+        if path.is_file():
+            for line in path.read_text("utf-8").splitlines():
+                result = json.loads(line)
+                self.by_key[json.dumps(result["job"], sort_keys=True)] = result
+
+    def of(self, job: Job) -> dict[str, Any]:
+        """Returns a job's result; trains first if it was never done."""
+        if job.key() not in self.by_key:
+            self.by_key[job.key()] = result = {"job": asdict(job), **train_in_a_process(job)}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            print(
+                f"{job.task}/{job.size} {job.row} seed {job.seed}, {job.purpose} ({job.steps} "
+                f"steps): {result['metric']:.4f}, step {result['cost']:.2f} of the baseline's",
+                flush=True,
+            )
+        return self.by_key[job.key()]
+
+
+def train_in_a_process(job: Job) -> dict[str, Any]:
+    """Trains in a process of its own, so that nothing of one method is left for the next."""
+    environment = {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, str(FOLDER / f"{job.task}.py"), json.dumps(asdict(job))],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise RuntimeError(f"{job} ended with exit code {result.returncode}; see above.")
+    return {**json.loads(result.stdout.splitlines()[-1]), "wall": time.monotonic() - start}
+
+
+def grid_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All combinations of a row's grid, laid over its settings."""
+    grid = row.get("grid", {})
+    for values in itertools.product(*grid.values()):
+        yield {**row.get("settings", {}), **dict(zip(grid, values, strict=True))}
+
+
+def tuned(results: Results, task: dict[str, Any], job: Job, row: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a row's grid with the best metric; the row's own if it has no grid."""
+    choices = list(grid_of(row))
+    if len(choices) == 1:
+        return choices[0]
+    sign = 1 if task["lower_is_better"] else -1
+    return min(
+        choices,
+        key=lambda settings: (
+            sign
+            * results.of(Job(job.task, job.size, job.row, job.seed, job.steps, "tune", settings))[
+                "metric"
+            ]
+        ),
+    )
+
+
+def measure(results: Results, name: str, task: dict[str, Any], row_name: str, seeds: list[int]):
+    """Trains all that a row needs."""
+    row = {"settings": {}, **(task["rows"][row_name] or {})}
+    for size, steps in task["sizes"].items():
+        if size not in row.get("sizes", [next(iter(task["sizes"]))]):
+            continue
+        base = tuned(results, task, Job(name, size, BASELINE, seeds[0], steps, "tune"),
+                     task["rows"][BASELINE])  # fmt: skip
+        over = {**row, "settings": {**base, **row["settings"]}}
+        best = tuned(results, task, Job(name, size, row_name, seeds[0], steps, "tune"), over)
+        for seed in seeds:
+            result = results.of(Job(name, size, row_name, seed, steps, "steps", best))
+            cost = result["cost"]
+            if row_name != BASELINE and abs(cost - 1) > TOLERANCE:
+                as_long = 10 * round(steps / cost / 10)
+                results.of(Job(name, size, row_name, seed, as_long, "time", best))
+            if "share" in row:  # a preset is held against a bar
+                fewer = int(steps * row["share"] / cost)
+                results.of(Job(name, size, row_name, seed, fewer, "bar", best))
+
+
+def main() -> None:
+    """Measures the rows that were asked for."""
+    tasks: dict[str, Any] = yaml.safe_load((FOLDER / "rows.yaml").read_text("utf-8"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--task", choices=sorted(tasks), action="append")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows (default: all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[17, 18, 19])
+    parser.add_argument("--results", type=Path, default=FOLDER / "results.jsonl")
+    arguments = parser.parse_args()
+    names = arguments.task or list(tasks)
+    known = {row_name for name in names for row_name in tasks[name]["rows"]}
+    if unknown := set(arguments.only or ()) - known:
+        parser.error(f"no such rows: {', '.join(sorted(unknown))}; there are {sorted(known)}")
+    results = Results(arguments.results)
+    for name in names:
+        rows = tasks[name]["rows"]
+        for row_name in dict.fromkeys([BASELINE, *(arguments.only or rows)]):
+            if row_name in rows:
+                measure(results, name, tasks[name], row_name, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()
