@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 
 from composer.distributed.mesh import CONTEXT, SHARD, build_mesh
 from composer.utils.parallelism import CPConfig
@@ -249,6 +248,7 @@ class _SplitHuggingFaceModel:
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         """Returns what this rank's queries see of all ranks' values."""
+        from torch.nn.attention.bias import causal_lower_right  # brings the compiler along
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         if not self.length:

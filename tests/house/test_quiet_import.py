@@ -37,7 +37,9 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("package", ["composer", "streaming", "llmfoundry"])
+@pytest.mark.parametrize(
+    "package", ["composer", "composer.trainer", "composer.algorithms", "streaming", "llmfoundry"]
+)
 def test_import_is_quiet_and_light(package: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROBE.format(package=package)],

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -48,6 +48,7 @@ class GyroDropoutLayer(torch.nn.Module):
     ) -> None:
         super().__init__()
         _check_settings(p, sigma, tau)
+        _keep_out_of_graphs()
         self.iter_num = max(1, int(iters_per_epoch * max_epoch / sigma)) * tau
         self.p = p
         self.sigma = sigma
@@ -65,7 +66,6 @@ class GyroDropoutLayer(torch.nn.Module):
         next_masks: Any = self._next_masks
         return x * (next_masks(x) / (1 - self.p))
 
-    @torch.compiler.disable  # the count would have every forward compiled anew
     def _next_masks(self, x: torch.Tensor) -> torch.Tensor:
         """Returns a mask for each sample, and counts the forward."""
         turn = self.steps // self.iter_num
@@ -88,6 +88,16 @@ class GyroDropoutLayer(torch.nn.Module):
             chosen = torch.randperm(self.sigma, generator=generator)
             self._chosen = turn, self._set[chosen[: self.tau]].to(x.device)
         return self._chosen[1]
+
+
+@cache
+def _keep_out_of_graphs() -> None:
+    """Has the count left out of compiled graphs, where every forward would be compiled anew.
+
+    Not by a decorator: it imports the compiler, and importing this module should not.
+    """
+    counted: Any = torch.compiler.disable(GyroDropoutLayer._next_masks)
+    GyroDropoutLayer._next_masks = counted
 
 
 def _check_settings(p: float, sigma: int, tau: int) -> None:
