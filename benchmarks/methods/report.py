@@ -45,7 +45,7 @@ def row_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> st
     """A line of the table: medians over the seeds, and in how many the method was better."""
     task, size, name = key
     base, own = found[task, size, "baseline"]["steps"], found[key]["steps"]
-    timed = found[key].get("time") or own
+    timed = {**own, **found[key]["time"]}  # a seed whose steps cost the same was not trained again
     pairs = [
         (own_of["metric"], base[seed]["metric"]) for seed, own_of in timed.items() if seed in base
     ]
