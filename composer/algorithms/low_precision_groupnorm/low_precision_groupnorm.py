@@ -1,7 +1,6 @@
 """Low-precision groupnorm: in autocast's dtype, where torch would compute in fp32."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -71,9 +70,6 @@ class LowPrecisionGroupNorm(LowPrecisionNorm):
     Raises:
         ValueError: For another event.
     """
-
-    def __init__(self, apply_at: Any = Event.INIT, on_no_match: OnNoMatch = "raise") -> None:
-        super().__init__(apply_at, on_no_match)
 
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
         """Changes the layers of the model."""

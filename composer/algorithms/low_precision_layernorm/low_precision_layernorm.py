@@ -93,9 +93,6 @@ class LowPrecisionLayerNorm(LowPrecisionNorm):
         ValueError: For another event.
     """
 
-    def __init__(self, apply_at: Any = Event.INIT, on_no_match: OnNoMatch = "raise") -> None:
-        super().__init__(apply_at, on_no_match)
-
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
         """Changes the layers of the model."""
         apply_low_precision_layernorm(
