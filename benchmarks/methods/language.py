@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,10 @@ SIZES = {
 }
 
 
-def recipe_of(job: dict[str, Any], save_folder: str) -> DictConfig:
+NOT_SAVED = ("save_folder", "save_interval", "save_num_checkpoints_to_keep", "autoresume")
+
+
+def recipe_of(job: dict[str, Any]) -> DictConfig:
     """The recipe with a job's changes to it: each value takes the place of what was there."""
     changes = {
         "variables.data_local": str(DATA / "tokens"),
@@ -30,9 +32,7 @@ def recipe_of(job: dict[str, Any], save_folder: str) -> DictConfig:
         "variables.global_seed": job["seed"],
         "max_duration": f"{job['steps']}ba",
         "eval_interval": f"{job['steps']}ba" if job["evaluate"] else 0,
-        "save_folder": save_folder,
-        "save_interval": f"{10 * job['steps']}ba",
-        "autoresume": False,
+        "scheduler.t_warmup": "25ba",
         "log_to_console": False,
         "callbacks": {"step_clock": {}},
         **SIZES[job["size"]],
@@ -42,13 +42,14 @@ def recipe_of(job: dict[str, Any], save_folder: str) -> DictConfig:
     # A section before its keys: a grid changes the learning rate of a row's own optimizer.
     for name, value in sorted(changes.items(), key=lambda item: item[0].count(".")):
         OmegaConf.update(recipe, name, value, merge=False, force_add=True)
+    for name in NOT_SAVED:
+        recipe.pop(name)
     return recipe
 
 
 def train(job: dict[str, Any]) -> Trainer:
     """Trains by the recipe of a job."""
-    with tempfile.TemporaryDirectory() as folder:
-        return train_by_recipe(recipe_of(job, folder))
+    return train_by_recipe(recipe_of(job))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/methods/report.py [--check]
 
-A card takes the rows that its line `<!-- measured: ROW ... -->` names; the table goes between this
-line and `<!-- end -->`. With --check nothing is written, and pages that are not up to date are
-named.
+A card takes the rows that its line `<!-- measured: ROW ... -->` names, or all; the table goes
+between this line and `<!-- end -->`. With --check nothing is written, and pages that are not up to
+date are named.
 """
 
 import argparse
@@ -13,10 +13,12 @@ import re
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from run import BASELINE, TOLERANCE
 
 FOLDER = Path(__file__).resolve().parent
 CARDS = FOLDER.parents[1] / "docs" / "methods"
@@ -24,6 +26,10 @@ PLACE = re.compile(r"(<!-- measured: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTA
 HEAD = (
     "| task, size | row | steps | baseline | equal steps | equal time | step costs | better in |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+)
+BAR_HEAD = (
+    "| task, size | row | share of the baseline's time | baseline | reached | better in |\n"
+    "| --- | --- | --- | --- | --- | --- |\n"
 )
 METRICS = {"language": "validation loss", "vision": "accuracy"}
 
@@ -41,37 +47,74 @@ def read(path: Path) -> Found:
     return found
 
 
+def median(results: dict[int, dict[str, Any]], what: str = "metric") -> float:
+    """The median over the seeds."""
+    return statistics.median(result[what] for result in results.values())
+
+
+def compared(own: dict[int, Any], base: dict[int, Any], lower_is_better: bool) -> str:
+    """In how many seeds the method was better."""
+    pairs = [(own[seed]["metric"], base[seed]["metric"]) for seed in own if seed in base]
+    better = sum((mine < theirs) == lower_is_better and mine != theirs for mine, theirs in pairs)
+    return f"{better} of {len(pairs)} seeds"
+
+
 def row_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> str:
     """A line of the table: medians over the seeds, and in how many the method was better."""
     task, size, name = key
     base, own = found[task, size, "baseline"]["steps"], found[key]["steps"]
-    timed = {**own, **found[key]["time"]}  # a seed whose steps cost the same was not trained again
-    pairs = [
-        (own_of["metric"], base[seed]["metric"]) for seed, own_of in timed.items() if seed in base
-    ]
-    better = sum((mine < theirs) == lower_is_better and mine != theirs for mine, theirs in pairs)
-
-    def median(results: dict[int, dict[str, Any]], what: str = "metric") -> float:
-        return statistics.median(result[what] for result in results.values())
-
-    steps = next(iter(own.values()))["job"]["steps"]
+    timed = found[key]["time"]
+    if not timed and median(own, "cost") <= 1 + TOLERANCE:
+        timed = own  # its steps cost the same
     cells = [
-        f"{task}, {size}", f"`{name}`", str(steps), f"{median(base):.4f}", f"{median(own):.4f}",
-        f"{median(timed):.4f}", f"{median(own, 'cost'):.2f}", f"{better} of {len(pairs)} seeds",
-    ]  # fmt: skip
+        f"{task}, {size}",
+        f"`{name}`",
+        str(next(iter(own.values()))["job"]["steps"]),
+        f"{median(base):.4f}",
+        f"{median(own):.4f}",
+        f"{median(timed):.4f}" if timed else "worse",
+        f"{median(own, 'cost'):.2f}",
+        compared(timed or own, base, lower_is_better),
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def bar_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> str:
+    """A line of the bars: what a preset reaches in a share of the baseline's time."""
+    task, size, name = key
+    base, own = found[task, size, "baseline"]["steps"], found[key]["bar"]
+    steps = next(iter(base.values()))["job"]["steps"]
+    shares = [each["job"]["steps"] * each["cost"] / steps for each in own.values()]
+    cells = [
+        f"{task}, {size}",
+        f"`{name}`",
+        f"{statistics.median(shares):.2f}",
+        f"{median(base):.4f}",
+        f"{median(own):.4f}",
+        compared(own, base, lower_is_better),
+    ]
     return "| " + " | ".join(cells) + " |\n"
 
 
 def table(found: Found, names: list[str], tasks: dict[str, Any]) -> str:
     """The table of these rows, for all tasks and sizes at which they were measured."""
-    keys = [key for key in found if key[2] in names and "steps" in found[key]]
+    wanted = [key for key in sorted(found) if key[2] in names or names == ["all"]]
+    keys = [key for key in wanted if key[2] != BASELINE and "steps" in found[key]]
     if not keys:
         return "Not measured yet.\n"
-    kinds = sorted({key[0] for key in keys})
-    says = "; ".join(f"{kind}: {METRICS[kind]}" for kind in kinds)
-    rows = [row_of(found, key, tasks[key[0]]["lower_is_better"]) for key in sorted(keys)]
-    command = f"python benchmarks/methods/run.py --only {' '.join(names)}"
-    return f"Medians of the seeds ({says}). Again with: `{command}`\n\n{HEAD}{''.join(rows)}"
+
+    def lines(head: str, line: Callable[..., str], of: list[tuple[str, str, str]]) -> str:
+        return head + "".join(line(found, key, tasks[key[0]]["lower_is_better"]) for key in of)
+
+    says = "; ".join(f"{kind}: {METRICS[kind]}" for kind in sorted({key[0] for key in keys}))
+    only = "" if names == ["all"] else f" --only {' '.join(names)}"
+    text = (
+        f"Medians of the seeds ({says}). Again with: `python benchmarks/methods/run.py{only}`\n\n"
+    )
+    text += lines(HEAD, row_of, keys)
+    if held := [key for key in keys if "bar" in found[key]]:
+        text += "\n" + lines(BAR_HEAD, bar_of, held)
+    return text
 
 
 def main() -> int:

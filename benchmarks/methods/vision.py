@@ -17,11 +17,11 @@ from composer.models import ComposerClassifier
 from composer.optim import CosineAnnealingWithWarmupScheduler, DecoupledSGDW
 
 IMAGES = Path(__file__).resolve().parents[2] / "data" / "methods" / "images"
-TRAIN_IMAGES = 20_000
-BATCH_SIZE = 128
+TRAIN_IMAGES = 10_000
+BATCH_SIZE = 64
 WIDTHS = {"small": (16, 32, 64), "large": (24, 48, 96)}
 DEFAULTS: dict[str, Any] = {
-    "lr": 0.2,
+    "lr": 0.1,
     "weight_decay": 5e-4,
     "momentum": 0.9,
     "warmup": "40ba",

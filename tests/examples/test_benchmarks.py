@@ -77,7 +77,7 @@ def set_up_language(script: Any, job: dict[str, Any]) -> None:
     """Builds all that a row names; algorithms meet the model when the Trainer is made."""
     with save_registry():
         registry.callbacks.register("step_clock", func=script.StepClock)
-        config = parse_train_config(script.recipe_of(job, "saved"))
+        config = parse_train_config(script.recipe_of(job))
         callbacks = [build_callback(name, each) for name, each in (config.callbacks or {}).items()]
     sections: dict[str, dict[str, Any]] = {}
     for section in ("model", "optimizer", "scheduler"):
@@ -131,28 +131,43 @@ def test_a_row_is_measured_once_and_goes_into_its_card(
     methods: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, report = methods("run"), methods("report")
-    tasks = {"language": {**TASKS["language"], "sizes": {"small": 500}}}
-    tasks["language"]["rows"] = {"baseline": {"grid": {"optimizer.lr": [1, 2, 3]}}, "ema": {}}
+    rows: dict[str, Any] = {
+        "baseline": {"grid": {"optimizer.lr": [1, 2, 3]}},
+        "ema": {},
+        "sam": {},
+        "fast": {"share": 0.5},
+    }
+    tasks = {"language": {"lower_is_better": True, "sizes": {"small": 500}, "rows": rows}}
+    gains = {"ema": {17: 0.5, 18: 0.25}, "fast": {17: 1, 18: 1, 19: 1}}
+    costs = {"ema": 1.25, "sam": 1.25, "fast": 1.04}
     trained: list[Any] = []
 
     def train(job: Any) -> dict[str, Any]:
-        """A loss that is best at the rate 2; EMA's steps cost more, and are better by seed 17."""
+        """A loss that is best at the rate 2 and falls with the steps."""
         trained.append(job)
-        gain = 0.5 if job.row == "ema" and job.seed == 17 else 0
+        gain = gains.get(job.row, {}).get(job.seed, 0)
         loss = 4 + abs(job.settings["optimizer.lr"] - 2) - gain - job.steps / 1000
-        return {"metric": loss, "cost": 1.25 if job.row == "ema" else 1.0}
+        return {"metric": loss, "cost": costs.get(job.row, 1.0)}
 
     monkeypatch.setattr(run, "train_in_a_process", train)
     for _ in range(2):  # the second time all is there
         results = run.Results(tmp_path / "results.jsonl")
-        for name in tasks["language"]["rows"]:
+        for name in rows:
             run.measure(results, "language", tasks["language"], name, [17, 18, 19])
     purposes = [(job.row, job.purpose, job.steps, job.settings["optimizer.lr"]) for job in trained]
     assert purposes[:3] == [("baseline", "tune", 500, rate) for rate in (1, 2, 3)]
     assert purposes[3:5] == [("baseline", "steps", 500, 2)] * 2  # one seed was trained in tuning
-    assert purposes[5:] == [("ema", "steps", 500, 2), ("ema", "time", 400, 2)] * 3
+    assert purposes[5:11] == [("ema", "steps", 500, 2)] * 3 + [("ema", "time", 400, 2)] * 3
+    assert purposes[11:14] == [("sam", "steps", 500, 2)] * 3  # no better and costlier: it has lost
+    assert purposes[14:] == [("fast", "steps", 500, 2)] * 3 + [("fast", "bar", 240, 2)] * 3
     found = report.read(tmp_path / "results.jsonl")
-    line = report.table(found, ["ema"], tasks).splitlines()[-1]
-    assert line == (
-        "| language, small | `ema` | 500 | 3.5000 | 3.5000 | 3.6000 | 1.25 | 1 of 3 seeds |"
-    )
+    lines = report.table(found, ["ema", "sam", "fast"], tasks).splitlines()
+    assert lines[-7:] == [
+        "| language, small | `ema` | 500 | 3.5000 | 3.2500 | 3.3500 | 1.25 | 2 of 3 seeds |",
+        "| language, small | `fast` | 500 | 3.5000 | 2.5000 | 2.5000 | 1.04 | 3 of 3 seeds |",
+        "| language, small | `sam` | 500 | 3.5000 | 3.5000 | worse | 1.25 | 0 of 3 seeds |",
+        "",
+        *report.BAR_HEAD.splitlines(),
+        "| language, small | `fast` | 0.50 | 3.5000 | 2.7600 | 3 of 3 seeds |",
+    ]
+    assert report.table(found, ["all"], tasks).splitlines()[2:] == lines[2:]
