@@ -27,6 +27,7 @@ from composer.algorithms.low_precision_layernorm.low_precision_layernorm import 
 from composer.algorithms.mixup.mixup import MixUp
 from composer.algorithms.mup.mup import MuP
 from composer.algorithms.no_op_model.no_op_model import NoOpModel
+from composer.algorithms.presets import PRESETS, preset
 from composer.algorithms.progressive_resizing.progressive_resizing import ProgressiveResizing
 from composer.algorithms.randaugment.randaugment import RandAugment, RandAugmentTransform
 from composer.algorithms.sam.sam import SAM
@@ -73,6 +74,7 @@ __all__ = [
     "MuP",
     "NoMatchError",
     "NoOpModel",
+    "PRESETS",
     "ProgressiveResizing",
     "RandAugment",
     "RandAugmentTransform",
@@ -89,4 +91,5 @@ __all__ = [
     "TokenDropping",
     "WeightStandardization",
     "ZLoss",
+    "preset",
 ]

@@ -10,6 +10,7 @@ from llmfoundry.config.components import check_components
 from llmfoundry.config.deprecated import check_retired, translate_deprecated
 from llmfoundry.config.loading import to_dict_container
 from llmfoundry.config.no_effect import check_no_effect
+from llmfoundry.config.presets import expand_preset
 from llmfoundry.config.problems import Problems
 from llmfoundry.config.schema import TrainConfig
 from llmfoundry.config.settings_sections import check_sections
@@ -53,7 +54,7 @@ def make_dataclass_and_log_config(
     schema: Any = dataclass_constructor
     recipe = translate_deprecated(copy.deepcopy(to_dict_container(cfg)))
     problems = Problems()
-    for transform in collect_transforms(transforms):
+    for transform in [expand_preset, *collect_transforms(transforms)]:
         try:
             recipe = transform(recipe)
         except ValueError as error:
