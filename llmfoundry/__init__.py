@@ -4,6 +4,7 @@ from composer.utils.lazy import handed_on
 from llmfoundry._version import __version__
 
 __all__ = [
+    "ComposerHFCausalLM",
     "ComposerMPTCausalLM",
     "DecoupledLionW",
     "MPTConfig",
@@ -16,6 +17,7 @@ __all__ = [
 
 __getattr__ = handed_on(
     {
+        "ComposerHFCausalLM": "llmfoundry.models.hf.hf_causal_lm",
         "ComposerMPTCausalLM": "llmfoundry.models.mpt.modeling_mpt",
         "MPTConfig": "llmfoundry.models.mpt.configuration_mpt",
         "MPTForCausalLM": "llmfoundry.models.mpt.modeling_mpt",

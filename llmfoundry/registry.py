@@ -160,6 +160,8 @@ tokenizers = _registry(
 models = _registry(
     "models",
     "Models. A class of composer.models.ComposerModel, built with tokenizer=.",
+    hf_causal_lm="llmfoundry.models.hf.hf_causal_lm:ComposerHFCausalLM",
+    hf_t5="llmfoundry.models.hf.hf_t5:ComposerHFT5",
     mpt_causal_lm="llmfoundry.models.mpt.modeling_mpt:ComposerMPTCausalLM",
 )
 

@@ -3,6 +3,8 @@
 from composer.utils.lazy import handed_on
 
 __all__ = [
+    "ComposerHFCausalLM",
+    "ComposerHFT5",
     "ComposerMPTCausalLM",
     "MPTConfig",
     "MPTForCausalLM",
@@ -12,6 +14,8 @@ __all__ = [
 
 __getattr__ = handed_on(
     {
+        "ComposerHFCausalLM": "llmfoundry.models.hf.hf_causal_lm",
+        "ComposerHFT5": "llmfoundry.models.hf.hf_t5",
         "ComposerMPTCausalLM": "llmfoundry.models.mpt.composer_mpt",
         "MPTConfig": "llmfoundry.models.mpt.config",
         "MPTForCausalLM": "llmfoundry.models.mpt.causal_lm",

@@ -10,14 +10,17 @@ from llmfoundry.config.loading import to_container, to_dict_container, to_list_c
 from llmfoundry.config.parse import make_dataclass_and_log_config
 from llmfoundry.config.schema import TRAIN_CONFIG_KEYS, TrainConfig
 from llmfoundry.config.transforms import apply_transforms_to_config
+from llmfoundry.models.hf.config_overrides import get_hf_config_value, set_config_overrides
 
 __all__ = [
     "TRAIN_CONFIG_KEYS",
     "TrainConfig",
     "apply_transforms_to_config",
     "calculate_batch_size_info",
+    "get_hf_config_value",
     "make_dataclass_and_log_config",
     "process_init_device",
+    "set_config_overrides",
     "to_container",
     "to_dict_container",
     "to_list_container",

@@ -6,14 +6,11 @@ from tests.signatures import unlike
 
 NOT_YET = (
     # Models: any Hugging Face model, mixture of experts, embeddings.
-    "llmfoundry.ComposerHFCausalLM",
-    "llmfoundry.models.ComposerHF",
     "llmfoundry.models.ContrastiveModel",
     "llmfoundry.models.FMAPI",
     "llmfoundry.models.FinetuneEmbeddingModel",
     "llmfoundry.models.OpenAI",
     "llmfoundry.models.consts",
-    "llmfoundry.models.hf",
     "llmfoundry.models.inference_api_wrapper",
     "llmfoundry.models.layers.(DroplessMLP|LearnedRouter|dMoE|flash_attn_fn)",
     "llmfoundry.models.layers.attention.(attn_bias_shape|build_alibi_bias|flash_attn_fn|gen_slopes)",
@@ -28,8 +25,6 @@ NOT_YET = (
     "llmfoundry.utils.get_hf_tokenizer_from_composer_state_dict",
     "llmfoundry.utils.load_tokenizer",
     "llmfoundry.utils.download_from_",
-    "llmfoundry.utils.config_utils.get_hf_config_value",
-    "llmfoundry.utils.config_utils.set_config_overrides",
     # Remote stores.
     "llmfoundry.callbacks.MonolithicCheckpointSaver",
     "llmfoundry.callbacks.monolithic_ckpt_callback",
@@ -77,7 +72,11 @@ NOT_YET = (
     "llmfoundry.utils.config_utils.forbid_config_key",
 )
 _MOSAIC = "MosaicML's platform and Databricks are left behind"
+_NO_CODE = "code of others runs only where trust_remote_code: true is said"
 DIFFERENCES = {
+    "llmfoundry.models.hf.BaseHuggingFaceModel": _NO_CODE,
+    "llmfoundry.models.hf.ComposerHFCausalLM": _NO_CODE,
+    "llmfoundry.models.hf.ComposerHFT5": _NO_CODE,
     "llmfoundry.command_utils.convert_delta_to_contrastive_mds": _MOSAIC,
     "llmfoundry.command_utils.convert_delta_to_json_from_args": _MOSAIC,
     "llmfoundry.command_utils.fetch_DT": _MOSAIC,
