@@ -68,7 +68,7 @@ def language_model() -> tuple[ComposerModel, DataLoader[Any]]:
         vocab_size=4096, n_positions=SEQUENCE_LENGTH, n_embd=320, n_layer=7, n_head=5
     )
     tokens = torch.randint(4096, (64, SEQUENCE_LENGTH))
-    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    rows: Any = [{"input_ids": row, "labels": row} for row in tokens]
     model = HuggingFaceModel(transformers.GPT2LMHeadModel(config), use_logits=False)
     return model, DataLoader(rows, BATCH_SIZE)
 
@@ -82,7 +82,7 @@ def classifier() -> tuple[ComposerModel, DataLoader[Any]]:
         torch.nn.ReLU(),
         torch.nn.Linear(width, N_CLASSES),
     )
-    rows = list(zip(torch.randn(1024, 256), torch.randint(N_CLASSES, (1024,)), strict=True))
+    rows: Any = list(zip(torch.randn(1024, 256), torch.randint(N_CLASSES, (1024,)), strict=True))
     return ComposerClassifier(network, num_classes=N_CLASSES), DataLoader(rows, 128)
 
 

@@ -5,7 +5,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,11 +20,11 @@ BLOCK_STEPS = 6
 class StepClock(Callback):
     """Measures the time from one batch's end to the next one's, evaluations left out.
 
-    At ``every`` steps it calls ``between``, which takes no part in the times.
+    At ``every`` steps the reference trains a block, which takes no part in the times.
     """
 
-    every = 0
-    between: Callable[[], None] | None = None
+    every: ClassVar[int] = 0
+    reference: ClassVar["Reference | None"] = None
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -38,9 +38,8 @@ class StepClock(Callback):
         """Takes the time of a whole step, its loading included."""
         now = time.perf_counter()
         self.seconds.append(now - self._last)
-        between = type(self).between
-        if between and len(self.seconds) % self.every == 0:
-            between()
+        if self.reference is not None and len(self.seconds) % self.every == 0:
+            self.reference.train_a_block()
         self._last = time.perf_counter()
 
     def eval_all_end(self, state, logger) -> None:
@@ -72,9 +71,9 @@ class Reference:
         """Trains a block, and keeps the method's random numbers as they were."""
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
         before = len(clock_of(self.trainer).seconds)
-        StepClock.between, between = None, StepClock.between
+        StepClock.reference = None  # its own steps are followed by no others
         self.trainer.fit(duration=f"{BLOCK_STEPS}ba")
-        StepClock.between = between
+        StepClock.reference = self
         self.seconds += clock_of(self.trainer).seconds[before + 1 :]
         random.setstate(states[0])
         np.random.set_state(states[1])
@@ -84,9 +83,9 @@ class Reference:
 def measure(job: dict[str, Any], train: Callable[[dict[str, Any]], Trainer], metric: str) -> None:
     """Trains the job with the baseline's steps between, and prints its result as a line of JSON."""
     reference = Reference(job, train)
-    StepClock.between, StepClock.every = reference.train_a_block, max(1, job["steps"] // BLOCKS)
+    StepClock.reference, StepClock.every = reference, max(1, job["steps"] // BLOCKS)
     trainer = train({**job, "evaluate": True})
-    StepClock.between = None
+    StepClock.reference = None
     value = float(trainer.state.eval_metrics["eval"][metric].compute())
     seconds = clock_of(trainer).seconds
     trainer.close()

@@ -23,8 +23,8 @@ class Preset(NamedTuple):
 
 PRESETS: Mapping[str, Preset] = {
     "llm-fast": Preset(
-        algorithms={"seq_length_curriculum": {"min_seq_length": 32, "duration": 0.5}},
-        optimizer={"name": "decoupled_muon", "cautious_weight_decay": True},
+        algorithms={"batch_size_warmup": {"schedule": {"0dur": 4, "0.1dur": 2, "0.3dur": 1}}},
+        optimizer={"name": "decoupled_muon"},
     ),
     "vision-fast": Preset(
         algorithms={
