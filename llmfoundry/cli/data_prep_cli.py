@@ -19,6 +19,9 @@ EosText = Annotated[str | None, typer.Option(help="Text of the token that ends a
 NoWrap = Annotated[
     bool, typer.Option("--no-wrap", help="Throw away what a full row leaves of its documents.")
 ]
+Packing = Annotated[
+    str, typer.Option(help="concat cuts where a row ends; best_fit fits whole documents into rows.")
+]
 Workers = Annotated[
     int | None, typer.Option(help="Processes that tokenise; the result is the same.")
 ]
@@ -42,6 +45,7 @@ def convert_dataset_hf(
     eos_text: EosText = None,
     no_wrap: NoWrap = False,
     num_workers: Workers = None,
+    packing: Packing = "concat",
 ) -> None:
     """Write splits of C4 or the Pile as MDS shards."""
     command_utils.convert_dataset_hf_from_args(
@@ -57,6 +61,7 @@ def convert_dataset_hf(
         eos_text=eos_text,
         no_wrap=no_wrap,
         num_workers=num_workers,
+        packing=packing,
     )
 
 
@@ -72,6 +77,7 @@ def convert_dataset_json(
     eos_text: EosText = None,
     no_wrap: NoWrap = False,
     num_workers: Workers = None,
+    packing: Packing = "concat",
 ) -> None:
     """Write JSON files with a text column as MDS shards."""
     command_utils.convert_dataset_json_from_args(
@@ -85,6 +91,7 @@ def convert_dataset_json(
         eos_text=eos_text,
         no_wrap=no_wrap,
         num_workers=num_workers,
+        packing=packing,
     )
 
 
@@ -111,6 +118,7 @@ def convert_text_to_mds(
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the tokenizer.")
     ] = False,
     logging_level: Annotated[str, typer.Option(help="Level of Python's logging.")] = "INFO",
+    packing: Packing = "concat",
 ) -> None:
     """Write the text files below a folder as MDS shards of token rows."""
     command_utils.convert_text_to_mds_from_args(
@@ -127,6 +135,7 @@ def convert_text_to_mds(
         reprocess=reprocess,
         trust_remote_code=trust_remote_code,
         logging_level=logging_level,
+        packing=packing,
     )
 
 

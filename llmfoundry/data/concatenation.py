@@ -2,14 +2,15 @@
 
 import dataclasses
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ConcatReport", "Separators", "TokenConcatenator", "find_separators"]
+__all__ = ["ConcatReport", "RowMaker", "Separators", "TokenConcatenator", "find_separators"]
 
 
 @dataclass
@@ -111,8 +112,8 @@ def _one_of(tokenizer: Any, name: str, text: str, own: tuple[int, ...]) -> tuple
     return asked
 
 
-class TokenConcatenator:
-    """Joins documents into rows of ``length`` tokens and counts what it does.
+class RowMaker(ABC):
+    """Puts separators around documents, cuts full rows off them and counts what it does.
 
     Args:
         length: Tokens of a row.
@@ -120,6 +121,9 @@ class TokenConcatenator:
         no_wrap: Starts a new row with a new document: what a full row leaves of its buffer is
             thrown away.
     """
+
+    columns: ClassVar[dict[str, str]] = {"tokens": "ndarray:int32"}
+    """Columns of the shards that hold the samples, and their encodings."""
 
     def __init__(self, length: int, separators: Separators, no_wrap: bool = False) -> None:
         if length < 1:
@@ -130,16 +134,14 @@ class TokenConcatenator:
         self.report = ConcatReport()
         self._buffer: list[int] = []
 
-    def documents(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[NDArray[Any]]:
-        """Yields the rows that the documents fill.
+    @abstractmethod
+    def samples(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[dict[str, Any]]:
+        """Yields the samples that the documents make.
 
         Args:
             documents: Each document as its pieces in order, so that a large one need not be in
                 memory at once.
         """
-        for pieces in documents:
-            yield from self._document(pieces)
-        self.report.tokens_left_over = len(self._buffer)
 
     def _document(self, pieces: Iterable[Sequence[int]]) -> Iterator[NDArray[Any]]:
         before, after = self.separators.before, self.separators.after
@@ -188,3 +190,17 @@ class TokenConcatenator:
                 self.report.tokens_cut += len(self._buffer) - start
                 start = len(self._buffer)
         self._buffer = self._buffer[start:]
+
+
+class TokenConcatenator(RowMaker):
+    """Joins documents into rows of ``length`` tokens, wherever a row then ends."""
+
+    def samples(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[dict[str, Any]]:
+        """Yields the rows that the documents fill, as samples."""
+        return ({"tokens": row} for row in self.documents(documents))
+
+    def documents(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[NDArray[Any]]:
+        """Yields the rows that the documents fill."""
+        for pieces in documents:
+            yield from self._document(pieces)
+        self.report.tokens_left_over = len(self._buffer)

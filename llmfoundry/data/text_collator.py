@@ -17,7 +17,8 @@ class TextCollator:
 
     Padding is where the attention mask is 0, and, in rows without one, a padding token that is not
     also the end token. An end token is a target like any other: a model that never learns it never
-    stops.
+    stops. The first token of each document in a row that names its documents (``sequence_id``) is
+    no target, as it is none of a document alone: what comes before it is another document.
 
     Args:
         tokenizer: Names the padding and the end token.
@@ -30,6 +31,12 @@ class TextCollator:
     def __call__(self, examples: list[Any]) -> dict[str, Any]:
         """Makes a batch of rows."""
         batch: dict[str, Any] = {}
+        kinds = {tuple(each) if isinstance(each, Mapping) else ("tokens",) for each in examples}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"The rows of a batch are of different kinds, {sorted(kinds)}. Prepare all streams "
+                "of a data set alike: texts or tokens, and with one kind of packing."
+            )
         if isinstance(examples[0], Mapping):
             for key in examples[0]:
                 batch[key] = _stack([example[key] for example in examples])
@@ -40,6 +47,9 @@ class TextCollator:
             labels[batch["attention_mask"] == 0] = CROSS_ENTROPY_IGNORE_INDEX
         elif self.padding_id is not None:
             labels[labels == self.padding_id] = CROSS_ENTROPY_IGNORE_INDEX
+        if "sequence_id" in batch:
+            document = batch["sequence_id"]
+            labels[:, 1:][document[:, 1:] != document[:, :-1]] = CROSS_ENTROPY_IGNORE_INDEX
         batch["labels"] = labels
         return batch
 
@@ -72,6 +82,8 @@ def masked_language_collator(tokenizer: Any, mlm_probability: float) -> Collator
 class ConcatenatedSequenceCollatorWrapper:
     """Adds ``sequence_id``, which says which document of its row each token belongs to.
 
+    Rows that know their documents, as packing by best fit writes them, keep what they say.
+
     Args:
         base_collator: Makes the batch.
         eos_token_id: The token that ends a document; it belongs to the document that it ends.
@@ -102,7 +114,8 @@ class ConcatenatedSequenceCollatorWrapper:
     def __call__(self, examples: list[Any]) -> dict[str, Any]:
         """Makes a batch of rows."""
         batch = self.base_collator(examples)
-        batch["sequence_id"] = self.get_sequence_id_from_batch(batch)
+        if "sequence_id" not in batch:
+            batch["sequence_id"] = self.get_sequence_id_from_batch(batch)
         return batch
 
     def get_sequence_id_from_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from composer.core.data_spec import DataSpec
 from composer.utils import dist
 from llmfoundry.builders.declared_keys import declares_keys
+from llmfoundry.data.best_fit_packing import LENGTHS_COLUMN
 from llmfoundry.data.data import SUPPORTED_MDS_ENCODING_TYPES, stream_remote_local_validate
 from llmfoundry.data.utils import build_collator, build_data_spec, validate_dataset_replication
 from llmfoundry.utils.exceptions import NotEnoughDatasetSamplesError
@@ -25,6 +26,9 @@ class StreamingTextDataset(StreamingDataset):
 
     A sample holds ``tokens`` (an array, or raw bytes of ``token_encoding_type``), of which the
     first ``max_seq_len`` are taken, or ``text``, which is tokenised and padded to ``max_seq_len``.
+    Beside ``tokens`` there may be ``document_lengths``, as packing by best fit writes them: the row
+    then has an ``attention_mask``, 0 behind its last document, and ``sequence_id``, the number of
+    each token's document, -1 at padding.
 
     Args:
         tokenizer: Tokenises ``text`` samples.
@@ -80,7 +84,8 @@ class StreamingTextDataset(StreamingDataset):
         if "text" in sample:
             return self._tokenize(sample)
         if "tokens" in sample:
-            return self._read_tokens(sample["tokens"])
+            row = self._read_tokens(sample["tokens"])
+            return _of_documents(row, sample[LENGTHS_COLUMN]) if LENGTHS_COLUMN in sample else row
         raise RuntimeError(
             "StreamingTextDataset needs samples with a text or a tokens column; these have "
             f"{sorted(sample)}."
@@ -100,6 +105,19 @@ class StreamingTextDataset(StreamingDataset):
             tokens = np.frombuffer(tokens, dtype=self.token_encoding_type)
         # The copy to int64 also takes the row out of the shard's memory, which is not ours.
         return torch.from_numpy(tokens[: self.max_seq_len].astype(np.int64))
+
+
+def _of_documents(row: torch.Tensor, lengths: Any) -> dict[str, torch.Tensor]:
+    """Tells the documents of a row apart, and its padding from them."""
+    ends = torch.from_numpy(lengths.astype(np.int64)).cumsum(0)
+    places = torch.arange(len(row))
+    documents = torch.searchsorted(ends, places, right=True)
+    documents[documents == len(ends)] = -1
+    return {
+        "input_ids": row,
+        "attention_mask": (documents >= 0).long(),
+        "sequence_id": documents,
+    }
 
 
 def build_streams(streams: Mapping[str, Mapping[str, Any]] | None) -> list[Stream]:
@@ -144,7 +162,8 @@ def build_text_dataloader(
         device_batch_size: Samples of a batch on this device.
         dataset: ``max_seq_len`` (required); the source: ``local``, ``remote`` and ``split``, or
             ``streams`` by name; ``eos_token_id`` or ``bos_token_id`` to tell documents of one row
-            apart (``sequence_id``); and every setting of :class:`streaming.StreamingDataset`.
+            apart (``sequence_id``), which rows packed by best fit are by themselves; and every
+            setting of :class:`streaming.StreamingDataset`.
         drop_last: Leaves out a last batch that is not full.
         num_workers: Worker processes of the loader; 0 reads in the main process, and then
             ``prefetch_factor`` and ``persistent_workers`` mean nothing.

@@ -20,6 +20,11 @@ def parse_args() -> argparse.Namespace:
         "--no_wrap", action="store_true", help="throw away what a full row leaves of its documents"
     )
     parser.add_argument("--num_workers", type=int, default=None, help="processes that tokenise")
+    parser.add_argument(
+        "--packing",
+        default="concat",
+        help="concat cuts where a row ends; best_fit fits whole documents into rows",
+    )
     return parser.parse_args()
 
 

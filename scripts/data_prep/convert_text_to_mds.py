@@ -40,6 +40,11 @@ def parse_args() -> argparse.Namespace:
         "--trust-remote-code", action="store_true", help="run code that comes with the tokenizer"
     )
     parser.add_argument("--logging-level", default="INFO", help="level of Python's logging")
+    parser.add_argument(
+        "--packing",
+        default="concat",
+        help="concat cuts where a row ends; best_fit fits whole documents into rows",
+    )
     return parser.parse_args()
 
 

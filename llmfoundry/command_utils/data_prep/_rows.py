@@ -13,9 +13,12 @@ from llmfoundry.command_utils.data_prep._tokenizing import (
     tokenize_in_order,
 )
 from llmfoundry.command_utils.data_prep._writing import write_rows
-from llmfoundry.data.concatenation import TokenConcatenator, find_separators
+from llmfoundry.data.best_fit_packing import BestFitPacker, find_padding
+from llmfoundry.data.concatenation import RowMaker, TokenConcatenator, find_separators
 
-__all__ = ["Concatenation", "print_report", "write_texts", "write_token_rows"]
+__all__ = ["PACKINGS", "Concatenation", "print_report", "write_texts", "write_token_rows"]
+
+PACKINGS = ("concat", "best_fit")
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,26 @@ class Concatenation:
     eos_text: str = ""
     no_wrap: bool = False
     processes: int = 1
+    packing: str = PACKINGS[0]
+    """``concat`` joins texts and cuts them into rows; ``best_fit`` fits whole texts into rows."""
 
-    def concatenator(self) -> TokenConcatenator:
-        """A fresh concatenator, once the separators are known to be right."""
-        separators = find_separators(self.tokenizing.tokenizer, self.bos_text, self.eos_text)
+    def row_maker(self) -> RowMaker:
+        """A fresh maker of rows.
+
+        Raises:
+            ValueError: The separators cannot be, or ``packing`` does not go with the rest.
+        """
+        if self.packing not in PACKINGS:
+            raise ValueError(f"packing={self.packing!r} is none of {', '.join(PACKINGS)}.")
+        tokenizer = self.tokenizing.tokenizer
+        separators = find_separators(tokenizer, self.bos_text, self.eos_text)
+        if self.packing == "best_fit":
+            if self.no_wrap:
+                raise ValueError(
+                    "no_wrap has no effect with packing=best_fit, which cuts only what is longer "
+                    "than a row and throws nothing away. Leave one of them out."
+                )
+            return BestFitPacker(self.tokens, separators, find_padding(tokenizer))
         return TokenConcatenator(self.tokens, separators, self.no_wrap)
 
 
@@ -52,11 +71,10 @@ def write_token_rows(
         compression: Compression of the shards.
         limit: Rows at most.
     """
-    concatenator = how.concatenator()
-    rows = concatenator.documents(_tokenized(documents, how))
-    samples = ({"tokens": row} for row in islice(rows, limit))
-    write_rows(folder, {"tokens": "ndarray:int32"}, compression, samples)
-    return concatenator.report.lines()
+    maker = how.row_maker()
+    samples = maker.samples(_tokenized(documents, how))
+    write_rows(folder, maker.columns, compression, islice(samples, limit))
+    return maker.report.lines()
 
 
 def _tokenized(

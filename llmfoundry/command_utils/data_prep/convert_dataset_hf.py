@@ -61,6 +61,7 @@ def convert_dataset_hf(
     eos_text: str,
     no_wrap: bool,
     num_workers: int | None,
+    packing: str = "concat",
 ) -> None:
     """Writes splits of a hub data set as MDS shards, tokenised if ``concat_tokens`` is given.
 
@@ -77,6 +78,8 @@ def convert_dataset_hf(
         eos_text: Text of the token that ends each document.
         no_wrap: Throws away what a full row leaves of its documents.
         num_workers: Processes that tokenise, all CPUs if None; the result does not depend on it.
+        packing: ``concat`` joins texts and cuts them into rows; ``best_fit`` fits texts into padded
+            rows and cuts only those that are longer than one.
     """
     if dataset not in CONSTS:
         raise ValueError(
@@ -97,6 +100,7 @@ def convert_dataset_hf(
         eos_text,
         no_wrap,
         num_workers or os.cpu_count() or 1,
+        packing,
     )
     for split in chosen:
         output = os.path.join(out_root, split.folder_split)
@@ -132,6 +136,7 @@ def convert_dataset_hf_from_args(
     eos_text: str | None,
     no_wrap: bool,
     num_workers: int | None,
+    packing: str = "concat",
 ) -> None:
     """:func:`convert_dataset_hf` with a command line's values: unset is None, kwargs are JSON."""
     convert_dataset_hf(
@@ -147,4 +152,5 @@ def convert_dataset_hf_from_args(
         eos_text=eos_text or "",
         no_wrap=no_wrap,
         num_workers=num_workers,
+        packing=packing,
     )

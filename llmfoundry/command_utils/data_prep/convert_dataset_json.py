@@ -24,6 +24,7 @@ def convert_dataset_json(
     eos_text: str = "",
     no_wrap: bool = False,
     num_workers: int | None = None,
+    packing: str = "concat",
 ) -> None:
     """Writes the rows of JSON files as MDS shards, tokenised if ``concat_tokens`` is given.
 
@@ -38,12 +39,14 @@ def convert_dataset_json(
         eos_text: Text of the token that ends each document.
         no_wrap: Throws away what a full row leaves of its documents.
         num_workers: Processes that tokenise; the result does not depend on it.
+        packing: ``concat`` joins texts and cuts them into rows; ``best_fit`` fits texts into padded
+            rows and cuts only those that are longer than one.
     """
     if split != "train":
         raise ValueError(f"split={split!r}: JSON files have only the split 'train'.")
     files = json_files(path)
     how = concatenation(
-        concat_tokens, tokenizer, None, bos_text, eos_text, no_wrap, num_workers or 1
+        concat_tokens, tokenizer, None, bos_text, eos_text, no_wrap, num_workers or 1, packing
     )
     with finished_folder(out_root) as folder:
         texts = read_texts(files)
@@ -62,6 +65,7 @@ def concatenation(
     eos_text: str | None,
     no_wrap: bool,
     processes: int,
+    packing: str,
 ) -> Concatenation | None:
     """How to make rows of tokens, or None if texts are to be written as they are.
 
@@ -70,9 +74,13 @@ def concatenation(
     """
     if concat_tokens is None:
         idle = {"bos_text": bos_text, "eos_text": eos_text, "no_wrap": no_wrap}
+        idle["packing"] = packing != "concat"
         given = [name for name, value in idle.items() if value]
         if given:
-            raise ValueError(f"{' and '.join(given)} has no effect without concat_tokens.")
+            raise ValueError(
+                f"{' and '.join(given)} has no effect without concat_tokens. Give it (tokens of a "
+                "row) with a tokenizer, or leave them out."
+            )
         return None
     if tokenizer is None:
         raise ValueError(
@@ -85,8 +93,9 @@ def concatenation(
         eos_text or "",
         no_wrap,
         processes,
+        packing,
     )
-    how.concatenator()  # Refuses separators that cannot be before anything is written.
+    how.row_maker()  # Refuses what cannot be before anything is written.
     return how
 
 
@@ -101,6 +110,7 @@ def convert_dataset_json_from_args(
     eos_text: str | None = None,
     no_wrap: bool = False,
     num_workers: int | None = None,
+    packing: str = "concat",
 ) -> None:
     """:func:`convert_dataset_json` with a command line's values, where unset is None."""
     convert_dataset_json(
@@ -114,4 +124,5 @@ def convert_dataset_json_from_args(
         eos_text=eos_text or "",
         no_wrap=no_wrap,
         num_workers=num_workers,
+        packing=packing,
     )

@@ -47,6 +47,7 @@ def convert_text_to_mds(
     args_str: str,
     reprocess: bool,
     trust_remote_code: bool,
+    packing: str = "concat",
 ) -> None:
     """Writes the text files below a folder as rows of tokens; each file is one document.
 
@@ -67,6 +68,8 @@ def convert_text_to_mds(
         args_str: All arguments as text, to recognise the call by.
         reprocess: Does not accept what an earlier call wrote; its folder must be removed first.
         trust_remote_code: Runs code that comes with the tokenizer.
+        packing: ``concat`` joins files and cuts them into rows; ``best_fit`` fits files into padded
+            rows and cuts only those that are longer than one.
 
     Raises:
         OutputFolderNotEmptyError: The output folder holds something else.
@@ -87,8 +90,9 @@ def convert_text_to_mds(
         eos_text,
         no_wrap,
         processes,
+        packing,
     )
-    how.concatenator()  # Refuses separators that cannot be before anything is written.
+    how.row_maker()  # Refuses what cannot be before anything is written.
     with finished_folder(output_folder) as folder:
         documents = (read_pieces(name) for name in object_names)
         report = write_token_rows(folder, documents, how, compression)
@@ -142,6 +146,7 @@ def convert_text_to_mds_from_args(
     reprocess: bool,
     trust_remote_code: bool,
     logging_level: str,
+    packing: str = "concat",
 ) -> None:
     """:func:`convert_text_to_mds` with a command line's values, where unset is None.
 
@@ -159,6 +164,7 @@ def convert_text_to_mds_from_args(
         reprocess: Does not accept what an earlier call wrote.
         trust_remote_code: Runs code that comes with the tokenizer.
         logging_level: Level of Python's logging.
+        packing: ``concat`` or ``best_fit``.
     """
     logging.getLogger("llmfoundry").setLevel(logging_level.upper())
     if use_tokenizer_eos:
@@ -184,6 +190,8 @@ def convert_text_to_mds_from_args(
         "reprocess": reprocess,
         "trust_remote_code": trust_remote_code,
     }
+    if packing != "concat":  # Folders that were written before there was a choice are still known.
+        args["packing"] = packing
     convert_text_to_mds(
         tokenizer_name=tokenizer_name,
         output_folder=output_folder,
@@ -197,4 +205,5 @@ def convert_text_to_mds_from_args(
         args_str=str(args),
         reprocess=reprocess,
         trust_remote_code=trust_remote_code,
+        packing=packing,
     )

@@ -80,3 +80,6 @@ def test_text_from_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "documents: 20 (0 empty)" in done.stdout
     assert (tmp_path / "out" / "shard.00000.mds.zstd").exists()
+    flags += ["--out-root", str(tmp_path / "packed"), "--packing", "best_fit"]
+    done = CliRunner().invoke(app, ["data_prep", "convert_dataset_json", *flags])
+    assert "padding: " in done.stdout

@@ -179,6 +179,35 @@ def test_b118_rows_do_not_depend_on_processes(
     assert flat == expected[: len(flat)]
 
 
+def test_texts_packed_by_best_fit(
+    tokenizer_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    texts = [TEXT[0].replace(" ", "\n")[: 4 * number] for number in range(1, 12)]
+    for number, text in enumerate(texts):
+        (folder / f"{number:02}.txt").write_text(text)
+    monkeypatch.setattr(_text_files, "PIECE_CHARACTERS", 20)
+    out = text_to_mds(tokenizer_folder, tmp_path, packing="best_fit")
+    report = capsys.readouterr().out
+    assert "'packing': 'best_fit'" in (out / DONE_FILENAME).read_text()
+    tokenizer = train_tokenizer()
+    wholes = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(texts)["input_ids"]]
+    rows = list(LocalDataset(str(out)))
+    assert sorted(n for row in rows for n in row["document_lengths"].tolist()) == sorted(
+        len(each[start : start + 16]) for each in wholes for start in range(0, len(each), 16)
+    )
+    cut, tokens = sum(len(each) > 16 for each in wholes), sum(map(len, wholes))
+    assert f"documents: {len(texts)} (0 empty)\n" in report
+    assert f"longer than a sample: {cut} documents\n" in report and cut > 0
+    assert f"padding: {16 * len(rows) - tokens} tokens (" in report
+    text_to_mds(tokenizer_folder, tmp_path, packing="best_fit")
+    assert "nothing to do" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["word " * 400, "a\nb c\nd " * 300, "x" * 1500, "ab\n\n" * 300])
 def test_pieces_join_to_the_text(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +235,8 @@ def test_the_same_call_again_does_nothing(
         text_to_mds(tokenizer_folder, tmp_path, reprocess=True)
     with pytest.raises(OutputFolderNotEmptyError):
         text_to_mds(tokenizer_folder, tmp_path, concat_tokens=8)
+    with pytest.raises(OutputFolderNotEmptyError):
+        text_to_mds(tokenizer_folder, tmp_path, packing="best_fit")
     (tmp_path / "text" / "more.txt").write_text("the cat")
     with pytest.raises(OutputFolderNotEmptyError):
         text_to_mds(tokenizer_folder, tmp_path)
@@ -221,6 +252,10 @@ def test_what_text_prep_refuses(tokenizer_folder: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="without a separating token"):
         text_to_mds(tokenizer_folder, tmp_path, eos_text=None)
+    with pytest.raises(ValueError, match="packing='bestfit' is none of concat, best_fit"):
+        text_to_mds(tokenizer_folder, tmp_path, packing="bestfit")
+    with pytest.raises(ValueError, match="no_wrap has no effect with packing=best_fit"):
+        text_to_mds(tokenizer_folder, tmp_path, packing="best_fit", no_wrap=True)
     with pytest.raises(ValueError, match="both name the token"):
         text_to_mds(tokenizer_folder, tmp_path, use_tokenizer_eos=True)
     (tmp_path / "text" / "b.txt").write_bytes(b"\xff\xfe")
@@ -265,11 +300,12 @@ def test_use_tokenizer_eos_and_other_texts(tokenizer_folder: str, tmp_path: Path
     out = text_to_mds(tokenizer_folder, tmp_path, eos_text=None, use_tokenizer_eos=True)
     done = (out / ".text_to_mds_conversion_done").read_text().splitlines()
     assert [Path(each).name for each in done[1:]] == ["a.md", "b.rst"]
-    assert "'eos_text': '</s>'" in done[0]
+    assert "'eos_text': '</s>'" in done[0] and "packing" not in done[0]
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_a_killed_call_leaves_nothing_and_is_repeated(
-    tokenizer_folder: str, tmp_path: Path
+    packing: str, tokenizer_folder: str, tmp_path: Path
 ) -> None:
     command = [
         sys.executable,
@@ -286,6 +322,7 @@ def test_a_killed_call_leaves_nothing_and_is_repeated(
         "</s>",
         "--processes",
         "1",
+        *([] if packing == "concat" else ["--packing", packing]),
     ]
     write_texts(tmp_path, files=3, lines=20_000)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -299,7 +336,8 @@ def test_a_killed_call_leaves_nothing_and_is_repeated(
     write_texts(tmp_path, files=3)
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert not (tmp_path / "out.unfinished").exists()
-    alone = files_of(text_to_mds(tokenizer_folder, tmp_path, "alone", compression="zstd"))
+    settings = {"compression": "zstd", "packing": packing}
+    alone = files_of(text_to_mds(tokenizer_folder, tmp_path, "alone", **settings))
     again = files_of(tmp_path / "out")
     assert alone.pop(".text_to_mds_conversion_done") and again.pop(".text_to_mds_conversion_done")
     assert alone == again
@@ -332,6 +370,9 @@ def test_hub_data(tokenizer_folder: str, tmp_path: Path, monkeypatch: pytest.Mon
     convert_dataset_hf(**settings)
     assert asked == [{"path": "allenai/c4", "name": "en", "split": "validation", "streaming": True}]
     assert len(LocalDataset(str(tmp_path / "c4" / "val_xxsmall"))) == 100
+    convert_dataset_hf(**settings | {"packing": "best_fit", "out_root": str(tmp_path / "packed")})
+    packed = list(LocalDataset(str(tmp_path / "packed" / "val_xxsmall")))
+    assert len(packed) == 100 and packed[0].keys() == {"tokens", "document_lengths"}
     with pytest.raises(ValueError, match="not empty"):
         convert_dataset_hf(**settings)
     with pytest.raises(ValueError, match="Constants for dataset 'x' not found"):
@@ -342,3 +383,6 @@ def test_hub_data(tokenizer_folder: str, tmp_path: Path, monkeypatch: pytest.Mon
         convert_dataset_hf(**settings | {"tokenizer": None, "splits": ["val"]})
     with pytest.raises(ValueError, match="eos_text has no effect"):
         convert_dataset_hf(**settings | {"concat_tokens": None, "splits": ["val"]})
+    with pytest.raises(ValueError, match="packing has no effect without concat_tokens. Give it"):
+        bare = {"concat_tokens": None, "eos_text": "", "splits": ["val"]}
+        convert_dataset_hf(**settings | bare | {"packing": "best_fit"})

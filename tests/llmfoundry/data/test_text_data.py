@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from llmfoundry.command_utils import convert_dataset_json
 from llmfoundry.data.text_collator import ConcatenatedSequenceCollatorWrapper, TextCollator
 from llmfoundry.data.text_data import StreamingTextDataset, build_text_dataloader
 from llmfoundry.data.token_counts import get_tokens_per_batch_func
+from llmfoundry.models import ComposerMPTCausalLM
 from llmfoundry.utils.exceptions import NotEnoughDatasetSamplesError
 from streaming.base.format.mds.writer import MDSWriter
-from tests.llmfoundry.tiny_tokenizer import train_tokenizer
+from streaming.base.local import LocalDataset
+from tests.llmfoundry.tiny_tokenizer import TEXT, train_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "finetuning"
 EOS = 50256
@@ -223,3 +226,116 @@ def test_masked_language_modelling(tmp_path: Path) -> None:
     spec = build_text_dataloader(tokenizer, 4, settings, drop_last=False, num_workers=0)
     batch = next(iter(spec.dataloader))
     assert 0 < (batch["labels"] == -100).sum() < batch["labels"].numel()
+
+
+def pack(folder: Path, tokenizer: Any) -> list[list[list[int]]]:
+    """Prepares documents in rows of 32, packed by best fit; returns the documents of each row."""
+    texts = [" ".join(TEXT[0].split()[: 3 + 2 * number]) for number in range(6)] + [" ".join(TEXT)]
+    (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    tokenizer.save_pretrained(folder / "tokenizer")
+    convert_dataset_json(
+        path=str(folder / "a.jsonl"),
+        out_root=str(folder / "train"),
+        compression=None,
+        concat_tokens=32,
+        split="train",
+        tokenizer=str(folder / "tokenizer"),
+        eos_text=tokenizer.eos_token,
+        packing="best_fit",
+    )
+    rows = []
+    for sample in LocalDataset(str(folder / "train")):
+        ends = np.cumsum(sample["document_lengths"])
+        rows.append([part.tolist() for part in np.split(sample["tokens"], ends)[:-1]])
+    assert max(map(len, rows)) > 1 and any(sum(map(len, row)) < 32 for row in rows)
+    return rows
+
+
+def packed_batch(folder: Path, tokenizer: Any, **settings: Any) -> dict[str, Any]:
+    settings = {"local": str(folder), "split": "train", "max_seq_len": 32, **settings}
+    spec = build_text_dataloader(tokenizer, 64, settings, drop_last=False, num_workers=0)
+    (batch,) = spec.dataloader
+    assert spec.get_num_tokens_in_batch(batch) == int(batch["attention_mask"].sum())
+    return batch
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_packed_rows_know_their_documents_and_padding(pad: bool, tmp_path: Path) -> None:
+    """Also where padding is the end token, as for a tokenizer without one."""
+    tokenizer = train_tokenizer(pad=pad)
+    rows = pack(tmp_path, tokenizer)
+    batch = packed_batch(tmp_path, tokenizer)
+    assert len(batch["input_ids"]) == len(rows)
+    for number, documents in enumerate(rows):
+        left = 32 - sum(map(len, documents))
+        ids = [number for number, each in enumerate(documents) for _ in each] + [-1] * left
+        labels = [
+            label
+            for place, each in enumerate(documents)
+            for label in ([each[0]] if place == 0 else [-100]) + each[1:]
+        ]
+        assert batch["sequence_id"][number].tolist() == ids
+        assert batch["attention_mask"][number].tolist() == [int(each >= 0) for each in ids]
+        assert batch["labels"][number].tolist() == labels + [-100] * left
+        padding = tokenizer.pad_token_id if pad else tokenizer.eos_token_id
+        assert batch["input_ids"][number].tolist()[32 - left :] == [padding] * left
+    known = packed_batch(tmp_path, tokenizer, eos_token_id=tokenizer.eos_token_id)
+    assert torch.equal(known["sequence_id"], batch["sequence_id"])
+    short = packed_batch(tmp_path, tokenizer, max_seq_len=9)
+    assert torch.equal(short["sequence_id"], batch["sequence_id"][:, :9])
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_b75_a_packed_document_is_as_it_is_alone(alibi: bool, tmp_path: Path) -> None:
+    tokenizer = train_tokenizer()
+    rows = pack(tmp_path, tokenizer)
+    batch = packed_batch(tmp_path, tokenizer)
+    model = ComposerMPTCausalLM(
+        d_model=16,
+        n_heads=2,
+        n_layers=2,
+        max_seq_len=32,
+        vocab_size=300,
+        attn_config={"attn_impl": "torch", "attn_uses_sequence_id": True, "alibi": alibi},
+        learned_pos_emb=not alibi,
+        init_config={"name": "baseline_", "init_std": 0.3},
+        use_train_metrics=False,
+    ).eval()
+    with torch.no_grad():
+        packed = model(batch).logits
+        losses = []
+        for row, documents in enumerate(rows):
+            start = 0
+            for document in documents:
+                ids, end = torch.tensor([document]), start + len(document)
+                # Learned positions go on through a row, as upstream's do.
+                places = torch.arange(start, end)[None]
+                alone = model({"input_ids": ids, "position_ids": places}).logits
+                torch.testing.assert_close(packed[row, start:end], alone[0], rtol=0, atol=1e-5)
+                losses.append(
+                    torch.nn.functional.cross_entropy(alone[0, :-1], ids[0, 1:], reduction="sum")
+                )
+                start = end
+        targets = (batch["labels"][:, 1:] != -100).sum()
+        loss = model.train()(batch).loss
+    torch.testing.assert_close(loss, sum(losses) / targets, rtol=0, atol=1e-5)
+
+
+def test_packed_rows_and_others_are_not_mixed(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer()
+    pack(tmp_path, tokenizer)
+    write_tokens(tmp_path / "other", 4, 32)
+    streams = {"a": {"local": str(tmp_path / "train")}, "b": {"local": str(tmp_path / "other")}}
+    settings = {"streams": streams, "max_seq_len": 32}
+    spec = build_text_dataloader(tokenizer, 64, settings, drop_last=False, num_workers=0)
+    with pytest.raises(ValueError, match="of different kinds.*with one kind of packing"):
+        next(iter(spec.dataloader))
+
+
+def test_packed_rows_for_masked_language_modelling(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(pad=True)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    pack(tmp_path, tokenizer)
+    batch = packed_batch(tmp_path, tokenizer, mlm_probability=0.9)
+    assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
+    assert (batch["labels"] != -100).any()
