@@ -13,7 +13,7 @@ __all__ = ["mpt_tp_strategy"]
 def mpt_tp_strategy(model: torch.nn.Module) -> dict[str, Any]:
     """Returns the plan that splits attention and feed-forward layers of an MPT.
 
-    Norms and embeddings stay whole. All ranks of a group work on one batch.
+    Norms and the token embedding stay whole. All ranks of a group work on one batch.
 
     Args:
         model: An MPT, or what holds one.
@@ -52,12 +52,11 @@ def _attention(name: str, attention: Any) -> dict[str, Any]:
         "q_ln": norm_of_each_head(),
         "k_ln": norm_of_each_head(),
         "out_proj": RowwiseParallel(),
+        "value_embedding.table": ColwiseParallel(),
+        "value_embedding.gate": ColwiseParallel(),
     }
-    return {
-        f"{name}.{part}".rstrip("."): style
-        for part, style in styles.items()
-        if not part or hasattr(attention, part)
-    }
+    parts = {part for part, _ in attention.named_modules()}
+    return {f"{name}.{part}".rstrip("."): style for part, style in styles.items() if part in parts}
 
 
 def _ffn(name: str, ffn: torch.nn.Module) -> dict[str, Any]:

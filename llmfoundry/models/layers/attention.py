@@ -18,6 +18,7 @@ from llmfoundry.models.layers.masking import AttentionMasks
 from llmfoundry.models.layers.rotary import RotaryTables, tokens_of
 from llmfoundry.models.layers.sdpa import attend, scaled_multihead_dot_product_attention
 from llmfoundry.models.layers.sequence_share import SequenceShare
+from llmfoundry.models.layers.value_embedding import ValueEmbedding
 
 __all__ = [
     "AttentionContext",
@@ -56,6 +57,7 @@ class AttentionContext:
         needs_weights: Whether attention weights are returned.
         share: What this rank computes of each sequence, where ranks compute it together.
         parts: The masks for each piece of that share.
+        ids_BS: The tokens, if the model was given tokens.
     """
 
     masks: AttentionMasks
@@ -65,6 +67,7 @@ class AttentionContext:
     needs_weights: bool = False
     share: SequenceShare | None = None
     parts: Sequence[AttentionMasks] = ()
+    ids_BS: torch.Tensor | None = None
 
     def of_tokens(self, index_BK: torch.Tensor, length: int) -> "AttentionContext":
         """Returns the context of some tokens of each row, which keep their positions."""
@@ -81,6 +84,7 @@ class AttentionContext:
             masks=self.masks.of_tokens(index_BK),
             rotary=None if self.rotary is None else self.rotary.of_tokens(index_BK),
             position_BS=position_BS,
+            ids_BS=None if self.ids_BS is None else self.ids_BS.gather(1, index_BK),
         )
 
 
@@ -129,6 +133,7 @@ class GroupedQueryAttention(torch.nn.Module):
         kv_dim: Width of what keys and values are computed from, if it is not ``d_model``.
         nope: Whether this layer goes without positions.
         value_residual: The share of the first layer's values in this one's (arXiv 2410.17897).
+        value_vocab_size: Rows of the layer's `ValueEmbedding`; None for no such table.
     """
 
     block_idx: int = 0
@@ -163,6 +168,7 @@ class GroupedQueryAttention(torch.nn.Module):
         kv_dim: int | None = None,
         nope: bool = False,
         value_residual: float = 0.0,
+        value_vocab_size: int | None = None,
     ) -> None:
         super().__init__()
         _check_heads(n_heads, kv_n_heads)
@@ -201,6 +207,7 @@ class GroupedQueryAttention(torch.nn.Module):
         fc_type = {**(fc_type or {"name": "torch"}), "device": device}
         self._build_projections({**fc_type, "bias": attention_bias})
         self._build_norms(norm_type, norm_eps, device)
+        self._build_value_embedding(value_vocab_size, device)
         self.out_proj = build_fc(n_heads * self.head_dim, d_model, {**fc_type, "bias": bias})
         self.out_proj._is_residual = True
 
@@ -232,6 +239,22 @@ class GroupedQueryAttention(torch.nn.Module):
         self.q_ln = build_norm(name, q_width, eps=norm_eps, device=device)
         if self.reuse_kv_layer_idx is None:
             self.k_ln = build_norm(name, k_width, eps=norm_eps, device=device)
+
+    def _build_value_embedding(
+        self, vocab_size: int | None, device: str | torch.device | None
+    ) -> None:
+        self.value_embedding: ValueEmbedding | None = None
+        if vocab_size is None:
+            return
+        if self.reuse_kv_layer_idx is not None:
+            raise ValueError(
+                "attn_config.value_embeddings names a layer that has no values of its own, as it "
+                f"reuses those of layer {self.reuse_kv_layer_idx} (reuse_kv_layer_idx); list only "
+                "layers that compute values."
+            )
+        self.value_embedding = ValueEmbedding(
+            vocab_size, self.kv_n_heads, self.head_dim, self.d_model, device
+        )
 
     def keep_heads(self, rank: int, size: int) -> None:
         """Leaves this rank its share of the heads; who asks has split the projections alike."""
@@ -268,6 +291,9 @@ class GroupedQueryAttention(torch.nn.Module):
         else:
             if context.rotary is not None and not self.nope:
                 k_BKSD = context.rotary.rotate_keys(k_BKSD)
+            if self.value_embedding is not None:
+                ids_BS = context.ids_BS if key_value_states is None else None
+                v_BKSD = self.value_embedding(v_BKSD, x_BSE, ids_BS)
             k_BKTD, v_BKTD = k_BKSD, v_BKSD
             if context.share is not None:
                 k_BKTD, v_BKTD = context.share.gather_each([k_BKSD, v_BKSD], dim=2)

@@ -32,6 +32,7 @@ MODEL_KEYS = {
     "rope_impl",
     "rope_dail_config",
     "rope_hf_config",
+    "value_embeddings",
 }
 """Keys of ``attn_config`` that the model uses; the rest are the attention layer's arguments."""
 

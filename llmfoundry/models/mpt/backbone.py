@@ -28,9 +28,11 @@ from llmfoundry.models.layers.masking import (
 from llmfoundry.models.layers.norm import autocast_dtype
 from llmfoundry.models.layers.rotary import RotaryEmbedding, gen_rotary_embedding
 from llmfoundry.models.layers.sequence_share import SequenceShare
+from llmfoundry.models.layers.value_embedding import ValueEmbedding, ValueGate
 from llmfoundry.models.mpt.block_overrides import plan_blocks
 from llmfoundry.models.mpt.cache import CACHE_FIELD, Past, open_cache
 from llmfoundry.models.mpt.config import MPTConfig
+from llmfoundry.models.mpt.config_checks import value_embedding_layers
 from llmfoundry.models.utils.act_ckpt import (
     build_act_ckpt_mod_to_blocks,
     check_mapping_blocks_overlap,
@@ -52,8 +54,9 @@ class MPTPreTrainedModel(PreTrainedModel):
     def param_init_fn(self, module: torch.nn.Module) -> None:
         """Initialises the parameters that ``module`` itself owns, as ``init_config`` says."""
         config = self.config
-        if isinstance(module, LanguageModelHead):
-            module.reset_parameters()  # as published models: init_config is for the backbone
+        if isinstance(module, (LanguageModelHead, ValueGate)):
+            # A head as published models have it: init_config is for the backbone.
+            module.reset_parameters()
             return
         init_own_params_(module, config.init_config, config.n_layers, config.d_model)
 
@@ -73,6 +76,14 @@ class MPTPreTrainedModel(PreTrainedModel):
         self.param_init_fn(module)
         for name, value in loaded.items():
             own[name].copy_(value)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """Resizes all that has a row for each token, as transformers does; returns the first."""
+        embedding: Any = super().resize_token_embeddings(*args, **kwargs)
+        for module in self.modules():
+            if isinstance(module, ValueEmbedding):
+                module.resize(embedding.num_embeddings)
+        return embedding
 
 
 class MPTModel(MPTPreTrainedModel):
@@ -164,9 +175,13 @@ class MPTModel(MPTPreTrainedModel):
         plan = plan_blocks(config.to_dict())
         self.block_args = plan.block_args
         self.state_cache_layers = plan.state_cache_layers
+        with_tables = value_embedding_layers(config.attn_config, config.n_layers)
         blocks = torch.nn.ModuleList()
         for index, block_args in enumerate(plan.block_args):
             arguments = self.extract_block_args(block_args)
+            if index in with_tables:
+                table = {"value_vocab_size": config.vocab_size}
+                arguments["attn_config"] = arguments["attn_config"] | table
             block: Any = self.block_class(device=config.init_device, **arguments)
             block.block_idx, block.max_block_idx = index, config.n_layers - 1
             pass_on_block_idx(block)
@@ -265,7 +280,8 @@ class MPTModel(MPTPreTrainedModel):
             )
         positions = self._positions(source, past.length, key_mask_BT, position_ids)
         keep = self._keep(past, bool(output_attentions or output_hidden_states))
-        x_BSE = self.wte(keep(source)) if inputs_embeds is None else keep(inputs_embeds)
+        own = keep(source)
+        x_BSE = self.wte(own) if inputs_embeds is None else own
         if self.learned_pos_emb:
             x_BSE = x_BSE + self.wpe(keep(positions))
         if self.embedding_fraction != 1:
@@ -274,6 +290,7 @@ class MPTModel(MPTPreTrainedModel):
         context = self._context(
             x_BSE, past, key_mask_BT, sequence_id, positions, bool(output_attentions)
         )
+        context.ids_BS = own if inputs_embeds is None else None
         mask_BS = None if mask_BT is None else keep(mask_BT)
         return self._run_blocks(
             self.emb_drop(x_BSE), context, past, mask_BS, bool(output_hidden_states)
@@ -420,7 +437,7 @@ class MPTModel(MPTPreTrainedModel):
         if isinstance(module, (SharedEmbedding, LanguageModelHead)):
             # A tied embedding is needed first and last: it stays whole in between, in the root.
             return not self.config.tie_word_embeddings
-        return isinstance(module, MPTBlock)
+        return isinstance(module, (MPTBlock, ValueEmbedding))
 
     def activation_checkpointing_fn(self, module: torch.nn.Module) -> bool:
         """Says whether ``module`` recomputes its activations in the backward pass."""

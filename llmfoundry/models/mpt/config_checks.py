@@ -18,6 +18,7 @@ __all__ = [
     "check_spelling",
     "fill_defaults",
     "read_legacy_keys",
+    "value_embedding_layers",
 ]
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ ATTENTION_KEYS = {
     "reuse_kv_layer_idx",
     "reuse_kv_x_layer_idx",
     "seq_parallel_world_size",
+    "value_embeddings",
     "value_residual",
 }
 OWN_ATTENTION = ("multihead_attention", "multiquery_attention", "grouped_query_attention")
@@ -150,6 +152,32 @@ def _check_attention(attn_config: dict[str, Any]) -> None:
         _check_rope(attn_config)
 
 
+def value_embedding_layers(attn_config: dict[str, Any], n_layers: int) -> list[int]:
+    """Returns the layers for which ``attn_config.value_embeddings`` asks tables.
+
+    Raises:
+        ValueError: It names none, or one that the model does not have.
+    """
+    chosen = attn_config.get("value_embeddings")
+    if chosen is None:
+        return []
+    if chosen == "every_other":
+        return [layer for layer in range(n_layers) if (n_layers - layer) % 2 == 1]
+    is_list = isinstance(chosen, (list, tuple)) and all(type(layer) is int for layer in chosen)
+    if not is_list or not chosen or len({*chosen}) < len(chosen):
+        raise ValueError(
+            f"attn_config.value_embeddings={chosen!r} is neither every_other nor a list of layers, "
+            "each named once, such as [0, 1, 10, 11]; leave it out for no tables."
+        )
+    for layer in chosen:
+        if not 0 <= layer < n_layers:
+            raise ValueError(
+                f"attn_config.value_embeddings={chosen!r} names layer {layer}; with "
+                f"n_layers={n_layers}, layers are 0 to {n_layers - 1}."
+            )
+    return list(chosen)
+
+
 def _check_rope(attn_config: dict[str, Any]) -> None:
     rope_impl = attn_config["rope_impl"]
     if rope_impl not in ("dail", "hf"):
@@ -243,6 +271,7 @@ def check_config(config: Any) -> None:
     """Checks a filled ``MPTConfig``, and settles what depends on several of its keys."""
     _check_shape(config)
     _check_attention(config.attn_config)
+    value_embedding_layers(config.attn_config, config.n_layers)
     _check_overrides(config)
     _check_ffn(config)
     positions = (config.attn_config["alibi"], config.attn_config["rope"])

@@ -52,6 +52,8 @@ def why_not_transformers(config: MPTConfig) -> list[str]:
     ]
     if attn_config.get("value_residual"):
         reasons.append("attn_config.value_residual is on")
+    if attn_config.get("value_embeddings"):
+        reasons.append("attn_config.value_embeddings is on")
     if attn_config["attn_temperature_tuning"]["attn_scale"] != 0:
         reasons.append("attn_config.attn_temperature_tuning is on")
     if config.head_dim not in (None, config.d_model // config.n_heads):

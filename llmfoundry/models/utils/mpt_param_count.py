@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 __all__ = ["mpt_get_active_params", "mpt_get_total_params"]
 
 
@@ -11,8 +13,14 @@ def mpt_get_total_params(mpt_model: Any) -> int:
 
 
 def mpt_get_active_params(mpt_model: Any) -> int:
-    """Returns the parameters in a token's matrix products: all but an untied input embedding."""
+    """Returns the parameters in a token's matrix products: all but what only is looked up.
+
+    That is an untied input embedding, and the tables of value embeddings.
+    """
     total = mpt_get_total_params(mpt_model)
     if not mpt_model.config.tie_word_embeddings:
         total -= mpt_model.model.transformer.wte.weight.numel()
+    for module in mpt_model.model.transformer.blocks.modules():
+        if isinstance(module, torch.nn.Embedding):
+            total -= module.weight.numel()
     return total

@@ -56,6 +56,7 @@ MODELS: dict[str, Any] = {
     "mpt window": lambda: _mpt({"alibi": True, "sliding_window_size": 3}),
     "mpt softcap": lambda: _mpt({"alibi": True, "attn_logit_softcapping": 1.0}),
     "mpt values of the first": lambda: _mpt({"rope": True, "value_residual": 0.5}),
+    "mpt value embeddings": lambda: _mpt({"rope": True, "value_embeddings": [1]}),
     "mpt fused norms": lambda: _mpt({"rope": True}, fuse_norm_attn_norm=True),
     "mpt temperature": lambda: _mpt(
         {"rope": True, "attn_temperature_tuning": {"floor_scale": 2, "attn_scale": 0.5}}

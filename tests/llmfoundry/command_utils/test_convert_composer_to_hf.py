@@ -84,6 +84,19 @@ def test_golden_folder(converted: Path, golden: Path) -> None:
     assert ours["input_ids"] == theirs["input_ids"]
 
 
+def _run_elsewhere(program: str, tmp_path: Path) -> Any:
+    """Runs a program where this project is not installed; returns what it prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_folder_loads_where_this_project_is_not_installed(
     converted: Path, golden: Path, tmp_path: Path
 ) -> None:
@@ -99,18 +112,29 @@ difference = (model(tokens).logits - torch.tensor(arrays["logits"])).abs().max()
 written = model.generate(tokens[:, :6], max_new_tokens=6, do_sample=False).tolist()
 print(json.dumps([difference, written]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
-    )
-    difference, written = json.loads(done.stdout.splitlines()[-1])
+    difference, written = _run_elsewhere(program, tmp_path)
     assert difference < 2e-5
     record = json.loads((golden / "checkpoints" / "hf_record.json").read_text())
     assert written == record["greedy_generation"]
+
+
+def test_value_embeddings_load_where_this_project_is_not_installed(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    attn_config = {"attn_impl": "torch", "alibi": True, "value_embeddings": "every_other"}
+    model = _random_model(tokenizer, **{**EXPRESSIBLE, "attn_config": attn_config})
+    folder, tokens = tmp_path / "hf", torch.randint(0, 384, (2, 20))
+    write_huggingface_pretrained_from_composer_checkpoint(_save(model, tmp_path / "c.pt"), folder)
+    torch.save((tokens, model.model(tokens).logits), tmp_path / "logits.pt")
+    program = f"""
+import sys, torch
+sys.modules["llmfoundry"] = sys.modules["composer"] = None
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True).eval()
+tokens, logits = torch.load({str(tmp_path / "logits.pt")!r})
+print((model(tokens).logits - logits).abs().max().item())
+"""
+    assert _run_elsewhere(program, tmp_path) == 0
 
 
 def test_loading_without_the_code_says_what_to_do(converted: Path) -> None:
@@ -175,6 +199,7 @@ def test_transformers_own_class(changes: dict[str, Any], tokenizer: Any, tmp_pat
         {"attn_config": {"alibi": True, "qk_ln": True}},
         {"attn_config": {"alibi": True, "sliding_window_size": 4}},
         {"attn_config": {"alibi": True, "attn_type": "multiquery_attention"}},
+        {"attn_config": {"alibi": True, "value_embeddings": [0]}},
         {"attn_config": {"alibi": True, "attn_temperature_tuning": {"attn_scale": 0.1}}},
     ],
 )

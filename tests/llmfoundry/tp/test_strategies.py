@@ -32,6 +32,10 @@ GROUPED: dict[str, Any] = {
     "fuse_norm_attn_norm": True,
 }
 SEPARATE: dict[str, Any] = {"attn_config": {"fused_qkv": False, "qk_gn": True, "clip_qkv": 1.0}}
+TABLES: dict[str, Any] = {
+    **GROUPED,
+    "attn_config": {**GROUPED["attn_config"], "value_embeddings": [0, 1]},
+}
 
 
 def test_two_ranks_equal_one() -> None:
@@ -52,18 +56,15 @@ def test_two_ranks_equal_one() -> None:
 def test_layers_of_every_kind_can_be_split() -> None:
     few = Split(2, clip=("value", 0.003), steps=4)
     hugging_face = few._replace(strategy="llama")
+    recomputed = few._replace(recomputes=True, inputs=("sequence_id",))
     check(
         run_ranks(
             all_worst,
             2,
             {
-                "grouped": (
-                    mpt,
-                    GROUPED,
-                    few._replace(recomputes=True, inputs=("sequence_id",)),
-                    sgd,
-                ),
+                "grouped": (mpt, GROUPED, recomputed, sgd),
                 "separate": (mpt, SEPARATE, few),
+                "value embeddings": (mpt, TABLES, recomputed, sgd),
                 "ffn alone": (mpt, ALIBI, few._replace(strategy="ffn", microbatches=2)),
                 "llama, tied": (llama, {"tie_word_embeddings": True}, hugging_face, sgd),
                 "qwen": (llama, {"kind": "Qwen3"}, hugging_face, sgd),
@@ -92,7 +93,7 @@ def test_four_ranks_that_share_layers_and_batches_equal_one() -> None:
 def _whole_weights(init_device: str) -> bool:
     """Splits and shards a model; tells whether its weights are those of the whole one."""
     mesh = build_mesh("cpu", {SHARD: -1, TENSOR: 2})
-    model, whole = mpt(init_device=init_device), mpt()
+    model, whole = mpt(**TABLES, init_device=init_device), mpt(**TABLES)
     torch.manual_seed(7)
     if init_device == "meta":
         whole.apply(whole.model.param_init_fn)

@@ -38,6 +38,7 @@ SOFTCAP: dict[str, Any] = {
     "use_train_metrics": True,
 }
 VALUES: dict[str, Any] = {"attn_config": {"rope": True, "value_residual": 0.5}}
+TABLES: dict[str, Any] = {"attn_config": {"rope": True, "value_embeddings": [0, 1]}}
 REUSED: dict[str, Any] = {
     "attn_config": {"rope": True},
     "block_overrides": {
@@ -77,6 +78,7 @@ def _every_mask_and_length() -> tuple[dict[str, Worst], bool, str]:
             "softcap": (mpt, SOFTCAP, few._replace(length=14, inputs=("sequence_id",))),
             "reused": (mpt, REUSED, few),
             "values of the first": (mpt, VALUES, few._replace(length=14, recomputes=True)),
+            "value embeddings": (mpt, TABLES, few._replace(length=14, recomputes=True)),
         }
     )
     model, whole = mpt(**ALIBI).eval(), mpt(**ALIBI).eval()
