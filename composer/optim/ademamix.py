@@ -1,6 +1,7 @@
 """AdEMAMix: Adam with a second, much slower moving average of the gradient."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -75,38 +76,51 @@ class DecoupledAdEMAMix(Optimizer):
         """Takes one step and returns what the closure returned, if there is one."""
         loss = _run_closure(closure)
         for group in self.param_groups:
+            # Usually all are at one step; not so one that had no gradient now and then.
+            by_step: dict[int, list[torch.Tensor]] = defaultdict(list)
             for param in _trained(group, "DecoupledAdEMAMix"):
-                self._update(group, param)
+                by_step[self._next_step(param)].append(param)
+            for step, params in by_step.items():
+                self._update(group, step, params)
         return loss
 
-    def _update(self, group: dict[str, Any], param: torch.Tensor) -> None:
+    def _next_step(self, param: torch.Tensor) -> int:
         state = self.state[param]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             for name in ("exp_avg", "exp_avg_sq", "exp_avg_slow"):
                 state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
         state["step"] += 1
-        step = int(state["step"])  # on the host
-        assert param.grad is not None
-        weight, gradient = local_part(param), local_part(param.grad)
+        return int(state["step"])  # on the host
+
+    def _update(self, group: dict[str, Any], step: int, params: list[torch.Tensor]) -> None:
+        weights = [local_part(param) for param in params]
+        gradients = [local_part(param.grad) for param in params if param.grad is not None]
         fast, squares, slow = (
-            local_part(state[name]) for name in ("exp_avg", "exp_avg_sq", "exp_avg_slow")
+            [local_part(self.state[param][name]) for param in params]
+            for name in ("exp_avg", "exp_avg_sq", "exp_avg_slow")
         )
         beta1, beta2, _ = group["betas"]
         alpha, beta3 = slow_settings(step, group["warmup_steps"], group["alpha"], group["betas"])
-        fast.lerp_(gradient, 1 - beta1)
-        slow.lerp_(gradient, 1 - beta3)
-        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = squares.div(1 - beta2**step).sqrt_().add_(group["eps"])
-        update = fast.div(1 - beta1**step).add_(slow, alpha=alpha).div_(denominator)
+        torch._foreach_lerp_(fast, gradients, 1 - beta1)
+        torch._foreach_lerp_(slow, gradients, 1 - beta3)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        denominators = torch._foreach_div(squares, 1 - beta2**step)
+        torch._foreach_sqrt_(denominators)
+        torch._foreach_add_(denominators, group["eps"])
+        updates = torch._foreach_div(fast, 1 - beta1**step)
+        torch._foreach_add_(updates, slow, alpha=alpha)
+        torch._foreach_div_(updates, denominators)
         lr = float(group["lr"])
         decay = group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
-        before = weight.clone() if decay and self.cautious_weight_decay else None
+        is_cautious = bool(decay) and self.cautious_weight_decay
+        before = [weight.clone() for weight in weights] if is_cautious else None
         if decay and before is None:
-            _scale([weight], 1 - decay)
-        weight.add_(update, alpha=-lr)
+            _scale(weights, 1 - decay)
+        torch._foreach_add_(weights, updates, alpha=-lr)
         if before is not None:
-            decay_where_it_agrees([weight], [before], decay)
+            decay_where_it_agrees(weights, before, decay)
 
 
 def slow_settings(

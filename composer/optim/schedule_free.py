@@ -108,30 +108,37 @@ class ScheduleFreeAdamW(Optimizer):
                 )
             group["steps"] += 1
             group["weight_sum"] += float(group["lr"]) ** 2
-            for param in _trained(group, "ScheduleFreeAdamW"):
-                self._update(group, param)
+            if params := list(_trained(group, "ScheduleFreeAdamW")):
+                self._update(group, params)
         return loss
 
-    def _update(self, group: dict[str, Any], param: torch.Tensor) -> None:
-        state = self.state[param]
-        if not state:
-            state["stepped"] = param.detach().clone(memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        assert param.grad is not None
-        weight, gradient = local_part(param), local_part(param.grad)
-        stepped, squares = local_part(state["stepped"]), local_part(state["exp_avg_sq"])
+    def _update(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
+        for param in params:
+            if not self.state[param]:
+                stepped = param.detach().clone(memory_format=torch.preserve_format)
+                squares = torch.zeros_like(param, memory_format=torch.preserve_format)
+                self.state[param].update(stepped=stepped, exp_avg_sq=squares)
+        weights = [local_part(param) for param in params]
+        gradients = [local_part(param.grad) for param in params if param.grad is not None]
+        stepped, squares = (
+            [local_part(self.state[param][name]) for param in params]
+            for name in ("stepped", "exp_avg_sq")
+        )
         beta1, beta2 = group["betas"]
         lr = float(group["lr"])
-        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = squares.div(1 - beta2 ** group["steps"]).sqrt_().add_(group["eps"])
-        move = gradient.div(denominator).mul_(lr)
-        move.add_(
-            weight, alpha=group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
-        )
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        denominators = torch._foreach_div(squares, 1 - beta2 ** group["steps"])
+        torch._foreach_sqrt_(denominators)
+        torch._foreach_add_(denominators, group["eps"])
+        moves = torch._foreach_div(gradients, denominators)
+        torch._foreach_mul_(moves, lr)
+        decay = group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
+        torch._foreach_add_(moves, weights, alpha=decay)
         # How much of the average the newest of the sequence is: by the squares of their rates.
         share = lr**2 / group["weight_sum"] if group["weight_sum"] else 0.0
         # The weights are (1 - beta1) z + beta1 x. With x taken out of these, the step of x and z
         # becomes one of the weights and z.
-        weight.lerp_(stepped, share)
-        weight.add_(move, alpha=beta1 * (1 - share) - 1)
-        stepped.sub_(move)
+        torch._foreach_lerp_(weights, stepped, share)
+        torch._foreach_add_(weights, moves, alpha=beta1 * (1 - share) - 1)
+        torch._foreach_sub_(stepped, moves)
