@@ -59,39 +59,42 @@ def compared(own: dict[int, Any], base: dict[int, Any], lower_is_better: bool) -
     return f"{better} of {len(pairs)} seeds"
 
 
-def row_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> str:
+def row_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str:
     """A line of the table: medians over the seeds, and in how many the method was better."""
-    task, size, name = key
-    base, own = found[task, size, "baseline"]["steps"], found[key]["steps"]
+    kind, size, name = key
+    against, lower_is_better = task["rows"][name].get("against", BASELINE), task["lower_is_better"]
+    base, own = found[kind, size, against]["steps"], found[key]["steps"]
+    cost = median(own, "cost") / (1 if against == BASELINE else median(base, "cost"))
     timed = found[key]["time"]
-    if not timed and median(own, "cost") <= 1 + TOLERANCE:
+    decided = "worse" if cost > 1 else "better"
+    if not timed and abs(cost - 1) <= TOLERANCE:
         timed = own  # its steps cost the same
     cells = [
-        f"{task}, {size}",
-        f"`{name}`",
+        f"{kind}, {size}",
+        f"`{name}`" + ("" if against == BASELINE else f" against `{against}`"),
         str(next(iter(own.values()))["job"]["steps"]),
         f"{median(base):.4f}",
         f"{median(own):.4f}",
-        f"{median(timed):.4f}" if timed else "worse",
-        f"{median(own, 'cost'):.2f}",
+        f"{median(timed):.4f}" if timed else decided,
+        f"{cost:.2f}",
         compared(timed or own, base, lower_is_better),
     ]
     return "| " + " | ".join(cells) + " |\n"
 
 
-def bar_of(found: Found, key: tuple[str, str, str], lower_is_better: bool) -> str:
+def bar_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str:
     """A line of the bars: what a preset reaches in a share of the baseline's time."""
-    task, size, name = key
-    base, own = found[task, size, "baseline"]["steps"], found[key]["bar"]
+    kind, size, name = key
+    base, own = found[kind, size, BASELINE]["steps"], found[key]["bar"]
     steps = next(iter(base.values()))["job"]["steps"]
     shares = [each["job"]["steps"] * each["cost"] / steps for each in own.values()]
     cells = [
-        f"{task}, {size}",
+        f"{kind}, {size}",
         f"`{name}`",
         f"{statistics.median(shares):.2f}",
         f"{median(base):.4f}",
         f"{median(own):.4f}",
-        compared(own, base, lower_is_better),
+        compared(own, base, task["lower_is_better"]),
     ]
     return "| " + " | ".join(cells) + " |\n"
 
@@ -104,7 +107,7 @@ def table(found: Found, names: list[str], tasks: dict[str, Any]) -> str:
         return "Not measured yet.\n"
 
     def lines(head: str, line: Callable[..., str], of: list[tuple[str, str, str]]) -> str:
-        return head + "".join(line(found, key, tasks[key[0]]["lower_is_better"]) for key in of)
+        return head + "".join(line(found, key, tasks[key[0]]) for key in of)
 
     says = "; ".join(f"{kind}: {METRICS[kind]}" for kind in sorted({key[0] for key in keys}))
     only = "" if names == ["all"] else f" --only {' '.join(names)}"

@@ -5,7 +5,7 @@
 Goes through the rows of `rows.yaml`: each is a set of changes to a task's tuned baseline. For every
 seed a row is trained for the baseline's steps and, where its steps cost more or less than the
 baseline's, again for as many steps as take the baseline's time; not so a row that was worse at
-equal steps and costs more, since it has lost already. Between the steps of each training the
+equal steps and costs more, or better and costs less: that is decided. Between the steps of each training the
 baseline's own are timed in the same process, so that costs are of pairs. A row with a `grid` is
 tuned with the first seed, like the baseline.
 
@@ -157,11 +157,15 @@ def measure(results: Results, name: str, task: dict[str, Any], row_name: str, se
         if row_name == BASELINE:
             continue
         cost = statistics.median(each["cost"] for each in own)
+        other = row.get("against", BASELINE)
+        others = train(other, "steps", {**base, **task["rows"][other].get("settings", {})})
+        if other != BASELINE:
+            cost /= statistics.median(each["cost"] for each in others)
         gains = [
             (theirs["metric"] - mine["metric"]) * (1 if task["lower_is_better"] else -1)
-            for mine, theirs in zip(own, train(BASELINE, "steps", base), strict=True)
+            for mine, theirs in zip(own, others, strict=True)
         ]
-        if abs(cost - 1) > TOLERANCE and (cost < 1 or statistics.median(gains) > 0):
+        if abs(cost - 1) > TOLERANCE and (cost > 1) == (statistics.median(gains) > 0):
             train(row_name, "time", best, 1 / cost)
         if "share" in row:  # a preset is held against a bar
             train(row_name, "bar", best, row["share"] / cost)

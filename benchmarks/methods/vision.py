@@ -101,9 +101,11 @@ def build_resnet(widths: tuple[int, ...]) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers)
 
 
-def build_algorithms(rows: dict[str, dict[str, Any]]) -> list[Algorithm]:
-    """Builds algorithms from class names and arguments."""
+def build_algorithms(rows: dict[str, Any]) -> list[Algorithm]:
+    """Builds algorithms from class names and arguments, or those of a preset."""
     algorithms = importlib.import_module("composer.algorithms")
+    if "preset" in rows:
+        return algorithms.preset(rows["preset"])
     return [getattr(algorithms, name)(**arguments) for name, arguments in rows.items()]
 
 

@@ -29,7 +29,12 @@ PRESETS: Mapping[str, Preset] = {
     "vision-fast": Preset(
         algorithms={
             "channels_last": {},
-            "progressive_resizing": {"initial_scale": 0.5},
+            "weight_standardization": {},
+            "progressive_resizing": {
+                "initial_scale": 0.5,
+                "delay_fraction": 0.3,
+                "finetune_fraction": 0.3,
+            },
             "label_smoothing": {"smoothing": 0.1},
         },
     ),

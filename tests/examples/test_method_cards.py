@@ -25,7 +25,7 @@ EVENTS = {event.value for event in Event}
 
 def algorithm_classes() -> list[type[Algorithm]]:
     found = [getattr(algorithms, name) for name in algorithms.__all__]
-    return [kind for kind in found if issubclass(kind, Algorithm)]
+    return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, Algorithm)]
 
 
 def card_of(kind: type[Algorithm]) -> str:

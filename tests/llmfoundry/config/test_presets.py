@@ -44,17 +44,14 @@ def test_what_the_recipe_says_itself_stays(capsys: pytest.CaptureFixture[str]) -
     own = next(iter(PRESET.algorithms))
     config = parse(
         "algorithms.preset=llm-fast",
-        f"algorithms.{own}={{duration: 0.25}}",
+        f"algorithms.{own}={{schedule: {{0dur: 2}}}}",
         "algorithms.gradient_clipping={clipping_type: norm, clipping_threshold: 1.0}",
         "optimizer.name=decoupled_muon",
-        "optimizer.cautious_weight_decay=false",
     )
-    assert config.algorithms[own] == {"duration": 0.25}
+    assert config.algorithms[own] == {"schedule": {"0dur": 2}}
     assert config.algorithms["gradient_clipping"]["clipping_threshold"] == 1.0
-    assert config.optimizer["cautious_weight_decay"] is False
     said = capsys.readouterr().out
-    assert f"algorithms.{own}: stays {{'duration': 0.25}}, as the recipe says" in said
-    assert "optimizer.cautious_weight_decay: stays False, as the recipe says" in said
+    assert f"algorithms.{own}: stays {{'schedule': {{'0dur': 2}}}}, as the recipe says" in said
     assert "optimizer.name" not in said
 
 
