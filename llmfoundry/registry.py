@@ -160,6 +160,10 @@ tokenizers = _registry(
 models = _registry(
     "models",
     "Models. A class of composer.models.ComposerModel, built with tokenizer=.",
+    contrastive_lm="llmfoundry.models.llm_embed.contrastive_model:ContrastiveModel",
+    finetune_embedding_model=(
+        "llmfoundry.models.llm_embed.finetune_embedding_model:FinetuneEmbeddingModel"
+    ),
     hf_causal_lm="llmfoundry.models.hf.hf_causal_lm:ComposerHFCausalLM",
     hf_t5="llmfoundry.models.hf.hf_t5:ComposerHFT5",
     mpt_causal_lm="llmfoundry.models.mpt.modeling_mpt:ComposerMPTCausalLM",

@@ -6,15 +6,12 @@ from tests.signatures import unlike
 
 NOT_YET = (
     # Models: any Hugging Face model, mixture of experts, embeddings.
-    "llmfoundry.models.ContrastiveModel",
     "llmfoundry.models.FMAPI",
-    "llmfoundry.models.FinetuneEmbeddingModel",
     "llmfoundry.models.OpenAI",
     "llmfoundry.models.consts",
     "llmfoundry.models.inference_api_wrapper",
     "llmfoundry.models.layers.(DroplessMLP|LearnedRouter|dMoE|flash_attn_fn)",
     "llmfoundry.models.layers.attention.(attn_bias_shape|build_alibi_bias|flash_attn_fn|gen_slopes)",
-    "llmfoundry.models.llm_embed",
     "llmfoundry.models.mpt.modeling_mpt.compute_loss_from_logits",
     "llmfoundry.models.mpt.modeling_mpt.gen_",
     "llmfoundry.models.utils.config_moe_args",

@@ -89,7 +89,8 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         should_save_peft_only: bool = True,
         attn_implementation: str | None = None,
     ) -> None:
-        _check(pretrained_model_name_or_path, pretrained_lora_id_or_path, init_device)
+        _check(pretrained_model_name_or_path, init_device)
+        _check_adapters(pretrained_lora_id_or_path)
         hub = {"trust_remote_code": trust_remote_code, "token": use_auth_token or None}
         with dist.run_local_rank_zero_first():
             config = self.build_config(
@@ -101,8 +102,7 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         model = self.build_inner_model(
             pretrained_model_name_or_path, config, pretrained, load_in_8bit, init_device, **hub
         )
-        if pretrained_lora_id_or_path is not None:
-            model = _with_trained_adapters(model, pretrained_lora_id_or_path)
+        model = self.with_trained_adapters(model, pretrained_lora_id_or_path)
         train_metrics, eval_metrics = self.build_metrics(
             use_train_metrics, additional_train_metrics, additional_eval_metrics
         )
@@ -212,6 +212,20 @@ class BaseHuggingFaceModel(HuggingFaceModel):
             model.tie_weights()  # building on meta unties them
         return model
 
+    @staticmethod
+    def with_trained_adapters(model: Any, name_or_path: str | None) -> Any:
+        """Returns the model inside adapters that are loaded and trained on, if there are any.
+
+        Raises:
+            ValueError: If the package peft is not installed.
+        """
+        if name_or_path is None:
+            return model
+        _check_adapters(name_or_path)
+        import peft
+
+        return peft.PeftModelForCausalLM.from_pretrained(model, name_or_path, is_trainable=True)
+
     def transform_model(self, model: Any) -> Any:
         """Returns the model that is trained, by default the one that was loaded."""
         return model
@@ -245,7 +259,7 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         prepare_hf_model_for_fsdp(model, init_device)
 
 
-def _check(name: str, lora: str | None, init_device: str) -> None:
+def _check(name: str, init_device: str) -> None:
     if name.startswith("mosaicml/mpt"):
         raise ValueError(
             "The MPT series of models on the Hugging Face Hub is no longer supported by LLM "
@@ -253,10 +267,13 @@ def _check(name: str, lora: str | None, init_device: str) -> None:
         )
     if init_device not in INIT_DEVICES:
         raise ValueError(f"init_device={init_device!r} must be one of {INIT_DEVICES}.")
-    if lora is not None and not peft_installed:
+
+
+def _check_adapters(name_or_path: str | None) -> None:
+    if name_or_path is not None and not peft_installed:
         raise ValueError(
-            f"pretrained_lora_id_or_path={lora!r} needs the package peft, which is not installed: "
-            "pip install 'llmfoundry[peft]'."
+            f"pretrained_lora_id_or_path={name_or_path!r} needs the package peft, which is not "
+            "installed: pip install 'llmfoundry[peft]'."
         )
 
 
@@ -274,12 +291,6 @@ def _attention(use_flash_attention_2: bool, attn_implementation: str | None) -> 
             "it out: attn_implementation sdpa uses PyTorch's own flash attention."
         )
     return "flash_attention_2"
-
-
-def _with_trained_adapters(model: Any, name_or_path: str) -> Any:
-    import peft
-
-    return peft.PeftModelForCausalLM.from_pretrained(model, name_or_path, is_trainable=True)
 
 
 def _quantisation() -> dict[str, Any]:

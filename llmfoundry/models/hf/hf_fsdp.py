@@ -9,7 +9,7 @@ import torch
 __all__ = ["prepare_hf_model_for_fsdp"]
 
 _BASES = ("transformer", "model.decoder", "gpt_neox", "model.transformer")
-_LAYERS = ("h", "decoder.layers", "layers", "block", "blocks")
+_LAYERS = ("h", "decoder.layers", "layers", "block", "blocks", "encoder.layer", "encoder.layers")
 
 
 def prepare_hf_model_for_fsdp(model: Any, init_device: str | None) -> None:

@@ -1,0 +1,193 @@
+"""Embedding models: the loss against a reference, gathering over ranks, training, refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import BertConfig, BertModel
+
+from composer import Trainer
+from composer.utils import dist
+from llmfoundry.models.llm_embed import ContrastiveConfig, ContrastiveModel, FinetuneEmbeddingModel
+from llmfoundry.models.llm_embed.contrastive_loss import contrastive_loss, pool
+from tests.launch import run_ranks
+from tests.llmfoundry.models.hf.tiny import save
+from tests.llmfoundry.tiny_tokenizer import train_tokenizer
+
+MPT: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_layers": 2,
+    "max_seq_len": 16,
+    "vocab_size": 300,
+    "attn_config": {"attn_impl": "torch"},
+}
+
+
+def blocks(n_blocks: int = 4, n_texts: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Blocks of texts of different lengths, padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 90, (n_blocks, n_texts, 8), generator=generator)
+    lengths = torch.randint(3, 9, (n_blocks, n_texts, 1), generator=generator)
+    mask = (torch.arange(8) < lengths).long()
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def reference(vectors: torch.Tensor, step: int, temperature: float) -> float:
+    """The loss of each query in float64, written out."""
+    rows = vectors.double()
+    passages = [i for i in range(len(rows)) if i % step]
+    losses = []
+    for query in range(0, len(rows), step):
+        scores = torch.stack([rows[query] @ rows[each] / temperature for each in passages])
+        losses.append(scores.logsumexp(0) - scores[passages.index(query + 1)])
+    return float(torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_loss_is_infonce_with_hard_negatives(step: int) -> None:
+    vectors = torch.randn(3 * step, 6, generator=torch.Generator().manual_seed(1))
+    loss = contrastive_loss(vectors, step, ContrastiveConfig(temperature=0.3))
+    assert float(loss) == pytest.approx(reference(vectors, step, 0.3), rel=1e-5)
+
+
+def test_pooling_knows_padding() -> None:
+    hidden = torch.randn(3, 5, 2)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0]])
+    assert torch.equal(pool(hidden, mask, "eos"), hidden[[0, 1, 2], [4, 1, 3]])
+    expected = torch.stack([hidden[0].mean(0), hidden[1, :2].mean(0), hidden[2, 2:4].mean(0)])
+    torch.testing.assert_close(pool(hidden, mask, "avg"), expected)
+
+
+@pytest.mark.parametrize("representation", ["avg", "eos"])
+@pytest.mark.parametrize("kind", ["mpt", "llama"])
+def test_a_text_has_one_embedding_whatever_its_padding(
+    kind: str, representation: str, tmp_path: Path
+) -> None:
+    config = {"vector_representation": representation, "normalize_output": False}
+    if kind == "mpt":
+        model = ContrastiveModel(train_tokenizer(), config, **MPT)
+    else:
+        path = save("llama", tmp_path)
+        model = ContrastiveModel(None, config, pretrained_model_name_or_path=path)
+    model.eval()
+    batch = blocks()
+    vectors = model(batch)["embeddings"]
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    for row in range(len(ids)):
+        n_tokens = int(mask[row].sum())
+        alone = {"input_ids": ids[row : row + 1, :n_tokens]}
+        alone["attention_mask"] = torch.ones_like(alone["input_ids"])
+        torch.testing.assert_close(
+            model(alone)["embeddings"][0], vectors[row], rtol=1e-4, atol=1e-5
+        )
+
+
+def _gathered(seed: int, config: dict[str, Any], n_blocks: int) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of a rank's share of the embeddings, averaged as DDP averages them."""
+    world, rank = dist.get_world_size(), dist.get_global_rank()
+    vectors = torch.randn(2 * n_blocks, 6, generator=torch.Generator().manual_seed(seed))
+    weight = torch.eye(6).requires_grad_()
+    own = vectors.chunk(world)[rank] @ weight
+    loss = contrastive_loss(own, 2, ContrastiveConfig(**config))
+    loss.backward()
+    assert weight.grad is not None
+    total = torch.stack([loss.detach(), *weight.grad.flatten()])
+    if world > 1:
+        dist.all_reduce(total)
+    return float(total[0]) / world, total[1:] / world
+
+
+def test_passages_of_all_ranks_are_negatives() -> None:
+    config = {"temperature": 0.5, "gather_in_batch_negatives": True}
+    (alone,) = run_ranks(_gathered, 1, 3, config, 4)
+    for loss, gradient in run_ranks(_gathered, 2, 3, config, 4):
+        assert loss == pytest.approx(alone[0], rel=1e-5)
+        torch.testing.assert_close(gradient, alone[1], rtol=1e-4, atol=1e-6)
+    legacy = {**config, "use_legacy_gradient_passthrough": True}
+    loss, gradient = run_ranks(_gathered, 2, 3, legacy, 4)[0]
+    assert loss == pytest.approx(alone[0], rel=1e-5)
+    assert not torch.allclose(gradient, alone[1], rtol=1e-2)  # passages of others got none
+
+
+def _trained_on_ranks() -> float:
+    config = {"gather_in_batch_negatives": True, "infonce_process_group_size": 1}
+    torch.manual_seed(0)
+    model = ContrastiveModel(None, config, **MPT)
+    batch = blocks()
+    share = {
+        key: each.chunk(dist.get_world_size())[dist.get_global_rank()]
+        for key, each in batch.items()
+    }
+    return model.loss(model(share), share).item()
+
+
+def test_a_group_of_one_rank_gathers_nothing() -> None:
+    torch.manual_seed(0)
+    model = ContrastiveModel(None, None, **MPT)
+    halves = [{key: each.chunk(2)[i] for key, each in blocks().items()} for i in range(2)]
+    expected = [model.loss(model(half), half).item() for half in halves]
+    assert run_ranks(_trained_on_ranks, 2) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The tokenizer was not provided")
+def test_training_finds_passages_and_evaluation_averages() -> None:
+    torch.manual_seed(0)
+    model = ContrastiveModel(None, {"temperature": 0.1}, **MPT)
+    whole = blocks(8, 2)
+    rows: Any = [{key: each[i] for key, each in whole.items()} for i in range(8)]
+    trainer = Trainer(
+        model=model,
+        train_dataloader=DataLoader(rows, batch_size=8),
+        eval_dataloader=DataLoader(rows, batch_size=4),
+        optimizers=torch.optim.Adam(model.parameters(), lr=3e-3),
+        max_duration="20ba",
+        device="cpu",
+        progress_bar=False,
+    )
+    trainer.eval()
+    before = float(trainer.state.eval_metrics["eval"]["ContrastiveEvalLoss"].compute())
+    halves = [{key: each.chunk(2)[i] for key, each in whole.items()} for i in range(2)]
+    assert before == pytest.approx(
+        sum(model.loss(model(h), h).item() for h in halves) / 2, rel=1e-5
+    )
+    trainer.fit()
+    trainer.eval()
+    assert float(trainer.state.eval_metrics["eval"]["ContrastiveEvalLoss"].compute()) < before / 2
+
+
+def test_an_encoder_is_trained_on(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=96, intermediate_size=16, **sizes)).save_pretrained(tmp_path)
+    model = FinetuneEmbeddingModel(None, pretrained_model_name_or_path=str(tmp_path))
+    batch = blocks()
+    model.loss(model(batch), batch).backward()
+    assert model.model.embeddings.word_embeddings.weight.grad is not None
+    with pytest.raises(ValueError, match="needs pretrained_model_name_or_path"):
+        FinetuneEmbeddingModel(None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"contrastive_config": {"temprature": 2}}, r"has no \['temprature'\]"),
+        ({"contrastive_config": {"temperature": 0}}, "temperature=0 must be positive"),
+        ({"contrastive_config": {"vector_representation": "cls"}}, "'cls' must be one of"),
+        ({"contrastive_config": {"infonce_process_group_size": 2}}, "has no effect without gather"),
+        ({"config_overrides": {"a": 1}}, r"\['config_overrides'\] have no effect"),
+        ({"pretrained_model_name_or_path": "x", "d_model": 2}, r"\['d_model'\] are settings of an"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ContrastiveModel(None, **settings)
+
+
+def test_blocks_of_one_text_are_refused() -> None:
+    model = ContrastiveModel(None, None, **MPT)
+    batch = blocks(2, 1)
+    with pytest.raises(ValueError, match="Blocks of 1 text"):
+        model.loss(model(batch), batch)
