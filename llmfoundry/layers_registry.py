@@ -95,6 +95,7 @@ attention_implementations = _registry(
     "The attention function, by attn_config.attn_impl.",
     {
         "flash": "llmfoundry.models.layers.sdpa:scaled_multihead_dot_product_attention",
+        "flex": "llmfoundry.models.layers.sdpa:scaled_multihead_dot_product_attention",
         "torch": "llmfoundry.models.layers.sdpa:scaled_multihead_dot_product_attention",
     },
 )

@@ -51,7 +51,7 @@ def build_alibi_bias(
 
 def check_alibi_support(attention_impl: str) -> bool:
     """Says whether an attention implementation can add ALiBi's bias."""
-    return attention_impl in ("torch", "flash")
+    return attention_impl in ("torch", "flash", "flex")
 
 
 def alibi_features(

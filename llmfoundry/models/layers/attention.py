@@ -411,6 +411,7 @@ class GroupedQueryAttention(torch.nn.Module):
                 softcap=self.attn_logit_softcapping,
                 dropout_p=dropout_p,
                 needs_weights=context.needs_weights,
+                flex=self.attn_impl == "flex",
             )
         out, weights, _ = self.attn_fn(  # one that somebody registered
             query=q_BHSD.transpose(1, 2).flatten(2),

@@ -3,6 +3,9 @@
 Legend: B batch, S query positions, T key positions (past and present), H heads.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from llmfoundry.models.layers.alibi import alibi_features, build_alibi_bias
@@ -67,6 +70,7 @@ class AttentionMasks:
         self._masks: dict[tuple[int, torch.dtype], torch.Tensor | None] = {}
         self._biases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._features: dict[tuple[float, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._kept: dict[Any, Any] = {}
         self._by_heads: dict[tuple[int, int], AttentionMasks] = {}
 
     def of_share(self, share: SequenceShare) -> tuple["AttentionMasks", ...]:
@@ -123,7 +127,7 @@ class AttentionMasks:
             self.query_length > 1
             and self.key_mask_BT is None
             and self.sequence_id_BT is None
-            and not self._narrows(window)
+            and not self.narrows(window)
         )
 
     def mask(self, window: int, dtype: torch.dtype) -> torch.Tensor | None:
@@ -132,7 +136,7 @@ class AttentionMasks:
         It is a finite number, not minus infinity: a query that may see nothing, which is padding,
         then sees everything alike instead of becoming NaN, which would spread.
         """
-        key = (window if self._narrows(window) else -1, dtype)
+        key = (window if self.narrows(window) else -1, dtype)
         if key not in self._masks:
             allowed = self._allowed(key[0])
             if allowed is not None:
@@ -153,15 +157,16 @@ class AttentionMasks:
         key = (scale, dtype)
         if key not in self._features:
             assert self.slopes_H is not None
-            self._features[key] = alibi_features(self.slopes_H, self._keys(), scale, dtype)
+            self._features[key] = alibi_features(self.slopes_H, self.keys(), scale, dtype)
         return self._features[key]
 
-    def _narrows(self, window: int) -> bool:
+    def narrows(self, window: int) -> bool:
+        """Says whether a window hides keys that causality would not."""
         if self.position_BT is not None:  # what is left may lie further apart than it is long
             return window != -1
         return window != -1 and window < self.key_length - 1
 
-    def _keys(self) -> torch.Tensor:
+    def keys(self) -> torch.Tensor:
         """Returns the keys' positions, ``[B or 1, T]``."""
         if self.position_BT is not None:
             return self.position_BT
@@ -169,9 +174,15 @@ class AttentionMasks:
 
     def _distance(self) -> torch.Tensor:
         """Returns how far each key lies behind each query, ``[B or 1, 1, S, T]``."""
-        key_BT = self._keys()
+        key_BT = self.keys()
         query_BS = key_BT[:, self.key_length - self.query_length :]
         return query_BS[:, None, :, None] - key_BT[:, None, None, :]
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Returns what a kernel made of these masks, once."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def _allowed(self, window: int) -> torch.Tensor | None:
         """Returns what each query may see, ``[B or 1, 1, S, T]``; None if it is every key."""
@@ -179,12 +190,12 @@ class AttentionMasks:
             self.query_length == 1
             and self.key_mask_BT is None
             and self.sequence_id_BT is None
-            and not self._narrows(window)
+            and not self.narrows(window)
         ):
             return None  # one query, the last: it sees all that came before
         distance_B1ST = self._distance()
         allowed = distance_B1ST >= 0
-        if self._narrows(window):
+        if self.narrows(window):
             allowed = allowed & (distance_B1ST <= window)
         if self.key_mask_BT is not None:
             allowed = allowed & self.key_mask_BT[:, None, None, :]
@@ -218,10 +229,10 @@ def attn_bias_shape(
     Raises:
         ValueError: The implementation is unknown.
     """
-    if attn_impl == "flash":
+    if attn_impl in ("flash", "flex"):
         return None
     if attn_impl != "torch":
-        raise ValueError(f"{attn_impl=} is an invalid setting; use torch or flash.")
+        raise ValueError(f"{attn_impl=} is an invalid setting; use torch, flash or flex.")
     if alibi:
         rows = seq_len if use_sequence_id or not causal else 1
         return (1, n_heads, rows, seq_len)
@@ -244,10 +255,10 @@ def build_attn_bias(
     Raises:
         ValueError: The implementation is unknown.
     """
-    if attn_impl == "flash":
+    if attn_impl in ("flash", "flex"):
         return None
     if attn_impl != "torch":
-        raise ValueError(f"{attn_impl=} is an invalid setting; use torch or flash.")
+        raise ValueError(f"{attn_impl=} is an invalid setting; use torch, flash or flex.")
     if not alibi:
         return attn_bias
     return attn_bias + build_alibi_bias(

@@ -59,7 +59,7 @@ class RotaryEmbedding(torch.nn.Module):
         dim: The head width.
         theta: The base of the frequencies.
         max_position: The longest sequence of training.
-        scaling: ``type`` (no_scaling, linear, dynamic, llama3) and its keys, as in
+        scaling: ``type`` (no_scaling, linear, dynamic, llama3, yarn) and its keys, as in
             ``rope_hf_config``.
         xpos_scale_base: Adds xPos decay with this base (arXiv 2212.10554).
         follows_padding: Whether positions are counted from a row's first token (True), or from the
@@ -100,7 +100,17 @@ class RotaryEmbedding(torch.nn.Module):
             return frequency_R / self.scaling["factor"]
         if kind == "llama3":
             return self._llama3(frequency_R)
+        if kind == "yarn":
+            return self._yarn(frequency_R)
         return frequency_R
+
+    @property
+    def amplitude(self) -> float:
+        """What cosines and sines are multiplied by; 1 but for YaRN."""
+        if self.scaling["type"] != "yarn":
+            return 1.0
+        given = self.scaling.get("attention_factor")
+        return 0.1 * math.log(max(1.0, self.scaling["factor"])) + 1 if given is None else given
 
     def _llama3(self, frequency_R: torch.Tensor) -> torch.Tensor:
         """Slows low frequencies by ``factor``, leaves high ones, and blends between."""
@@ -110,6 +120,24 @@ class RotaryEmbedding(torch.nn.Module):
         blend_R = ((turns_R - low) / (high - low)).clamp(0, 1)
         return frequency_R * (blend_R + (1 - blend_R) / factor)
 
+    def _yarn(self, frequency_R: torch.Tensor) -> torch.Tensor:
+        """Slows frequencies with fewer turns than ``beta_slow``, leaves those over ``beta_fast``.
+
+        Peng et al., *YaRN*, arXiv 2309.00071: between the two the share goes linearly with the
+        index of the frequency, whose bounds are whole numbers.
+        """
+        original, factor = self.scaling["original_max_position_embeddings"], self.scaling["factor"]
+
+        def index_of(turns: float) -> float:
+            period = math.log(original / (2 * math.pi * turns))
+            return self.dim * period / (2 * math.log(self.theta))
+
+        first = max(math.floor(index_of(self.scaling.get("beta_fast", 32))), 0)
+        last = min(math.ceil(index_of(self.scaling.get("beta_slow", 1))), self.dim - 1)
+        index_R = torch.arange(len(frequency_R), device=frequency_R.device)
+        slowed_R = ((index_R - first) / max(last - first, 1e-3)).clamp(0, 1)
+        return frequency_R * (slowed_R / factor + 1 - slowed_R)
+
     @torch.no_grad()
     def forward(self, positions_BS: torch.Tensor, length: int, dtype: torch.dtype) -> RotaryTables:
         """Returns the tables for ``positions_BS`` in ``dtype``."""
@@ -118,7 +146,7 @@ class RotaryEmbedding(torch.nn.Module):
         angle_BSD = torch.cat([angle_BSR, angle_BSR], dim=-1)
         cos, sin = angle_BSD.cos()[:, None], angle_BSD.sin()[:, None]
         if self.xpos_scale_base is None:
-            cos, sin = cos.to(dtype), sin.to(dtype)
+            cos, sin = (cos * self.amplitude).to(dtype), (sin * self.amplitude).to(dtype)
             return RotaryTables(cos, sin, cos, sin)
         decay_R = torch.arange(0, self.dim, 2, device=positions_BS.device).float()
         decay_R = (decay_R + 0.4 * self.dim) / (1.4 * self.dim)

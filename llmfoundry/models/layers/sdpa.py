@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
+from llmfoundry.models.layers.flex import attend_by_flex
 from llmfoundry.models.layers.masking import AttentionMasks
 
 __all__ = ["attend", "repeat_kv", "scaled_multihead_dot_product_attention"]
@@ -32,11 +33,15 @@ def attend(
     softcap: float | None = None,
     dropout_p: float = 0.0,
     needs_weights: bool = False,
+    flex: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Returns what the queries see, ``[B, H, S, D]``, and the weights if asked for.
 
-    Softcapping and weights need the scores themselves; all else goes through SDPA.
+    Weights need the scores themselves, and so does softcapping without FlexAttention; all else goes
+    through SDPA.
     """
+    if flex and not needs_weights:
+        return attend_by_flex(q_BHSD, k_BKTD, v_BKTD, masks, scale, window, softcap), None
     if softcap is not None or needs_weights:
         bias = masks.bias(window, torch.float32)
         out, weights = _attend_openly(q_BHSD, k_BKTD, v_BKTD, bias, scale, softcap, dropout_p)

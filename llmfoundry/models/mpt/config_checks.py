@@ -46,7 +46,9 @@ ROPE_SCALING_KEYS = {
         "high_freq_factor",
         "original_max_position_embeddings",
     },
+    "yarn": {"type", "factor", "original_max_position_embeddings"},
 }
+OPTIONAL_SCALING_KEYS = {"yarn": {"attention_factor", "beta_fast", "beta_slow"}}
 INIT_KEYS = {*init_config_defaults}
 
 
@@ -128,9 +130,14 @@ def _check_attention(attn_config: dict[str, Any]) -> None:
         check_keys(attn_config, ATTENTION_KEYS, "attn_config")
         for part in ("rope_dail_config", "attn_temperature_tuning"):
             check_keys(attn_config[part], attn_config_defaults[part], f"attn_config.{part}")
-    if attn_config["attn_impl"] not in ("torch", "flash"):
+    if attn_config["attn_impl"] not in ("torch", "flash", "flex"):
         raise ValueError(
-            f"Unknown attn_impl={attn_config['attn_impl']}. Use attn_impl: torch or flash."
+            f"Unknown attn_impl={attn_config['attn_impl']}. Use attn_impl: torch, flash or flex."
+        )
+    if attn_config["attn_impl"] == "flex" and attn_config["attn_pdrop"]:
+        raise ValueError(
+            f"attn_impl: flex has no dropout, but attn_pdrop is {attn_config['attn_pdrop']}. Set "
+            "it to 0, or use attn_impl: torch."
         )
     if attn_config["nope"]:
         raise ValueError(
@@ -200,7 +207,8 @@ def _check_rope(attn_config: dict[str, Any]) -> None:
             f"{', '.join(ROPE_SCALING_KEYS)}, but got {scaling['type']!r}."
         )
     wanted = ROPE_SCALING_KEYS[scaling["type"]]
-    check_keys(scaling, wanted, f"rope_hf_config of type {scaling['type']}")
+    valid = wanted | OPTIONAL_SCALING_KEYS.get(scaling["type"], set())
+    check_keys(scaling, valid, f"rope_hf_config of type {scaling['type']}")
     if wanted - scaling.keys():
         raise ValueError(
             f"rope_hf_config of type {scaling['type']} needs {sorted(wanted - scaling.keys())}."

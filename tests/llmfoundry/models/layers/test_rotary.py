@@ -23,6 +23,15 @@ SCALINGS: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64,
     },
+    "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn by its own bounds": {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 8,
+        "beta_slow": 2,
+        "attention_factor": 0.9,
+    },
 }
 
 
