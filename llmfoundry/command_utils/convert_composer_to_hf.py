@@ -20,10 +20,9 @@ import torch
 from composer.checkpoint.monolithic import opened_plain, safe_torch_load
 from composer.models.hf_metadata import load_tokenizer_from_saved_state, saved_hf_state
 from composer.utils.file_helpers import is_uri
+from llmfoundry.models.hf.hf_export import DTYPES, MAX_SHARD_SIZE, write_hf_folder
 from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
-from llmfoundry.models.mpt.transformers_mpt import to_transformers_config, why_not_transformers
-from llmfoundry.utils.huggingface_hub_utils import edit_files_for_hf_compatibility
 from llmfoundry.utils.stores import is_empty_in_store, local_file, uploaded_folder
 
 __all__ = [
@@ -33,19 +32,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-MAX_SHARD_SIZE = "5GB"
-AUTO_MAP = {
-    "AutoConfig": "configuration_mpt.MPTConfig",
-    "AutoModelForCausalLM": "modeling_mpt.MPTForCausalLM",
-}
-NEEDS_CODE = (
-    "transformers' own MPT class cannot compute this model; load it with trust_remote_code=True"
-)
-"""Stands in ``attn_config`` where transformers' MPT class, and nothing else, expects a number. So
-loading the model without its code fails with these words (it would drop biases and more, without
-one), and loading the tokenizer does not."""
 
 
 @dataclass
@@ -156,66 +142,6 @@ def _restore(checkpoint_path: str, trust_remote_code: bool) -> Restored:
     return Restored(model, tokenizer)
 
 
-def _for_transformers(model: Any) -> Any:
-    """Returns transformers' own MPT with the weights of ours."""
-    from transformers import MptForCausalLM
-
-    with torch.device("meta"):
-        theirs = MptForCausalLM(to_transformers_config(model.config))
-    weights = dict(model.state_dict())
-    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
-    theirs.load_state_dict(weights, strict=True, assign=True)
-    theirs.tie_weights()
-    return theirs.eval()
-
-
-def _mark_as_needing_code(config: MPTConfig) -> None:
-    """Names the folder's code, and keeps transformers' own class from taking the model for its."""
-    config.auto_map = AUTO_MAP
-    attn_config = config.attn_config
-    attn_config["id2label"] = {NEEDS_CODE: ""}
-    # Numbers of the very type that the class wants, so that it comes to read the words.
-    if attn_config["attn_pdrop"] == 0:
-        attn_config["attn_pdrop"] = 0
-    for key in ("clip_qkv", "softmax_scale"):
-        if attn_config[key] is not None:
-            attn_config[key] = float(attn_config[key])
-
-
-def _write_code(folder: Path) -> None:
-    """Puts the modelling code into the folder."""
-    for module in ("configuration_mpt", "modeling_mpt"):
-        (folder / f"{module}.py").write_text(
-            (Path(__file__).parents[1] / "models" / "mpt" / f"{module}.py").read_text()
-        )
-    edit_files_for_hf_compatibility(folder)
-
-
-def _write(restored: Restored, folder: Path, dtype: torch.dtype, max_shard_size: str) -> bool:
-    """Writes the folder, and says whether it needs the code in it to be loaded."""
-    model, tokenizer, needs_code = restored.model, restored.tokenizer, False
-    if model.config.model_type == "mpt":
-        reasons = why_not_transformers(model.config)
-        needs_code = bool(reasons)
-        if needs_code:
-            log.info("The folder gets modelling code: %s.", "; ".join(reasons))
-            _mark_as_needing_code(model.config)
-        else:
-            model = _for_transformers(model)
-    model = model.to(dtype)
-    model.config.dtype = dtype
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            setattr(model.generation_config, key, getattr(tokenizer, key))
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    for path in folder.glob("*.safetensors"):
-        path.chmod((folder / "config.json").stat().st_mode)  # safetensors lets only the owner read
-    if needs_code:
-        _write_code(folder)
-    return needs_code
-
-
 @torch.no_grad()
 def _logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     return model(input_ids=tokens).logits.float()
@@ -290,7 +216,9 @@ def write_huggingface_pretrained_from_composer_checkpoint(
         with tempfile.TemporaryDirectory(dir=final.parent, prefix=".convert-") as scratch:
             folder = Path(scratch) / final.name
             folder.mkdir()
-            needs_code = _write(restored, folder, dtype, max_shard_size)
+            needs_code = write_hf_folder(
+                restored.model, restored.tokenizer, folder, dtype, max_shard_size
+            )
             difference = _compare(folder, tokens, expected, needs_code)
             folder.rename(final)
     print(f"Wrote {output_path} in {output_precision}; its logits equal the checkpoint's "
