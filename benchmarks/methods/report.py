@@ -24,8 +24,8 @@ FOLDER = Path(__file__).resolve().parent
 CARDS = FOLDER.parents[1] / "docs" / "methods"
 PLACE = re.compile(r"(<!-- measured: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEAD = (
-    "| task, size | row | steps | baseline | equal steps | equal time | step costs | better in |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    "| task, size | row | steps | baseline | equal steps | equal time | step costs | better in "
+    "| pays here |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
 )
 BAR_HEAD = (
     "| task, size | row | share of the baseline's time | baseline | reached | better in |\n"
@@ -52,11 +52,13 @@ def median(results: dict[int, dict[str, Any]], what: str = "metric") -> float:
     return statistics.median(result[what] for result in results.values())
 
 
-def compared(own: dict[int, Any], base: dict[int, Any], lower_is_better: bool) -> str:
-    """In how many seeds the method was better."""
+def compared(
+    own: dict[int, Any], base: dict[int, Any], lower_is_better: bool
+) -> tuple[str, str | None]:
+    """In how many seeds the method was better; and the verdict, if it is the same in all."""
     pairs = [(own[seed]["metric"], base[seed]["metric"]) for seed in own if seed in base]
     better = sum((mine < theirs) == lower_is_better and mine != theirs for mine, theirs in pairs)
-    return f"{better} of {len(pairs)} seeds"
+    return f"{better} of {len(pairs)} seeds", {0: "no", len(pairs): "yes"}.get(better)
 
 
 def row_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str:
@@ -69,6 +71,9 @@ def row_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str
     decided = "worse" if cost > 1 else "better"
     if not timed and abs(cost - 1) <= TOLERANCE:
         timed = own  # its steps cost the same
+    seeds, verdict = compared(timed or own, base, lower_is_better)
+    if not timed:
+        verdict = {"worse": "no", "better": "yes"}[decided]
     cells = [
         f"{kind}, {size}",
         f"`{name}`" + ("" if against == BASELINE else f" against `{against}`"),
@@ -77,7 +82,8 @@ def row_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str
         f"{median(own):.4f}",
         f"{median(timed):.4f}" if timed else decided,
         f"{cost:.2f}",
-        compared(timed or own, base, lower_is_better),
+        seeds,
+        verdict or "unclear",
     ]
     return "| " + " | ".join(cells) + " |\n"
 
@@ -94,7 +100,7 @@ def bar_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str
         f"{statistics.median(shares):.2f}",
         f"{median(base):.4f}",
         f"{median(own):.4f}",
-        compared(own, base, task["lower_is_better"]),
+        compared(own, base, task["lower_is_better"])[0],
     ]
     return "| " + " | ".join(cells) + " |\n"
 
@@ -102,7 +108,8 @@ def bar_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str
 def table(found: Found, names: list[str], tasks: dict[str, Any]) -> str:
     """The table of these rows, for all tasks and sizes at which they were measured."""
     wanted = [key for key in sorted(found) if key[2] in names or names == ["all"]]
-    keys = [key for key in wanted if key[2] != BASELINE and "steps" in found[key]]
+    keys = [key for key in wanted if key[2] in tasks[key[0]]["rows"] and "steps" in found[key]]
+    keys = [key for key in keys if key[2] != BASELINE]
     if not keys:
         return "Not measured yet.\n"
 

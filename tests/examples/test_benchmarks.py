@@ -162,12 +162,13 @@ def test_a_row_is_measured_once_and_goes_into_its_card(
     assert purposes[14:] == [("fast", "steps", 500, 2)] * 3 + [("fast", "bar", 240, 2)] * 3
     found = report.read(tmp_path / "results.jsonl")
     lines = report.table(found, ["ema", "sam", "fast"], tasks).splitlines()
+    start = "| language, small |"
     assert lines[-7:] == [
-        "| language, small | `ema` | 500 | 3.5000 | 3.2500 | 3.3500 | 1.25 | 2 of 3 seeds |",
-        "| language, small | `fast` | 500 | 3.5000 | 2.5000 | 2.5000 | 1.04 | 3 of 3 seeds |",
-        "| language, small | `sam` | 500 | 3.5000 | 3.5000 | worse | 1.25 | 0 of 3 seeds |",
+        f"{start} `ema` | 500 | 3.5000 | 3.2500 | 3.3500 | 1.25 | 2 of 3 seeds | unclear |",
+        f"{start} `fast` | 500 | 3.5000 | 2.5000 | 2.5000 | 1.04 | 3 of 3 seeds | yes |",
+        f"{start} `sam` | 500 | 3.5000 | 3.5000 | worse | 1.25 | 0 of 3 seeds | no |",
         "",
         *report.BAR_HEAD.splitlines(),
-        "| language, small | `fast` | 0.50 | 3.5000 | 2.7600 | 3 of 3 seeds |",
+        f"{start} `fast` | 0.50 | 3.5000 | 2.7600 | 3 of 3 seeds |",
     ]
     assert report.table(found, ["all"], tasks).splitlines()[2:] == lines[2:]
