@@ -5,9 +5,9 @@
 Goes through the rows of `rows.yaml`: each is a set of changes to a task's tuned baseline. For every
 seed a row is trained for the baseline's steps and, where its steps cost more or less than the
 baseline's, again for as many steps as take the baseline's time; not so a row that was worse at
-equal steps and costs more, or better and costs less: that is decided. Between the steps of each training the
-baseline's own are timed in the same process, so that costs are of pairs. A row with a `grid` is
-tuned with the first seed, like the baseline.
+equal steps and costs more, or better and costs less: that is decided. Between the steps of each
+training the baseline's own are timed in the same process, so that costs are of pairs. A row with a
+`grid` is tuned with the first seed, like the baseline.
 
 Each core trains by one thread. What is done is kept in `results.jsonl` at once: stopped, the same
 command goes on where it was. Then `python benchmarks/methods/report.py` writes the tables of the
