@@ -65,7 +65,8 @@ def test_a_benchmark_runs(script: str, words: str, result: str, tmp_path: Path) 
 @pytest.mark.parametrize(("task", "name"), ROWS)
 def test_a_row_of_the_methods_is_understood(task: str, name: str, methods: Any) -> None:
     row = {"settings": {}, **TASKS[task]["rows"][name]}
-    assert row.keys() <= {"settings", "grid", "sizes", "share"}
+    assert row.keys() <= {"settings", "grid", "sizes", "share", "against"}
+    assert row.get("against", "baseline") in TASKS[task]["rows"]
     assert set(row.get("sizes", [])) <= TASKS[task]["sizes"].keys()
     steps = next(iter(TASKS[task]["sizes"].values()))
     settings = next(methods("run").grid_of(row))
