@@ -17,6 +17,9 @@ from composer.optim.decoupled_weight_decay import (
 )
 from composer.utils.gradients import local_part
 
+ops: Any = torch
+"""torch's operations on lists of tensors have no types."""
+
 __all__ = ["DecoupledAdEMAMix"]
 
 
@@ -102,23 +105,23 @@ class DecoupledAdEMAMix(Optimizer):
         )
         beta1, beta2, _ = group["betas"]
         alpha, beta3 = slow_settings(step, group["warmup_steps"], group["alpha"], group["betas"])
-        torch._foreach_lerp_(fast, gradients, 1 - beta1)
-        torch._foreach_lerp_(slow, gradients, 1 - beta3)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        denominators = torch._foreach_div(squares, 1 - beta2**step)
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(fast, 1 - beta1**step)
-        torch._foreach_add_(updates, slow, alpha=alpha)
-        torch._foreach_div_(updates, denominators)
+        ops._foreach_lerp_(fast, gradients, 1 - beta1)
+        ops._foreach_lerp_(slow, gradients, 1 - beta3)
+        ops._foreach_mul_(squares, beta2)
+        ops._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        denominators = ops._foreach_div(squares, 1 - beta2**step)
+        ops._foreach_sqrt_(denominators)
+        ops._foreach_add_(denominators, group["eps"])
+        updates = ops._foreach_div(fast, 1 - beta1**step)
+        ops._foreach_add_(updates, slow, alpha=alpha)
+        ops._foreach_div_(updates, denominators)
         lr = float(group["lr"])
         decay = group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
         is_cautious = bool(decay) and self.cautious_weight_decay
         before = [weight.clone() for weight in weights] if is_cautious else None
         if decay and before is None:
             _scale(weights, 1 - decay)
-        torch._foreach_add_(weights, updates, alpha=-lr)
+        ops._foreach_add_(weights, updates, alpha=-lr)
         if before is not None:
             decay_where_it_agrees(weights, before, decay)
 

@@ -9,6 +9,9 @@ from torch.optim import Optimizer
 from composer.optim.decoupled_weight_decay import _decay_share, _run_closure, _trained
 from composer.utils.gradients import local_part
 
+ops: Any = torch
+"""torch's operations on lists of tensors have no types."""
+
 __all__ = ["ScheduleFreeAdamW"]
 
 
@@ -126,19 +129,19 @@ class ScheduleFreeAdamW(Optimizer):
         )
         beta1, beta2 = group["betas"]
         lr = float(group["lr"])
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        denominators = torch._foreach_div(squares, 1 - beta2 ** group["steps"])
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, group["eps"])
-        moves = torch._foreach_div(gradients, denominators)
-        torch._foreach_mul_(moves, lr)
+        ops._foreach_mul_(squares, beta2)
+        ops._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        denominators = ops._foreach_div(squares, 1 - beta2 ** group["steps"])
+        ops._foreach_sqrt_(denominators)
+        ops._foreach_add_(denominators, group["eps"])
+        moves = ops._foreach_div(gradients, denominators)
+        ops._foreach_mul_(moves, lr)
         decay = group["weight_decay"] * _decay_share(lr, float(group["initial_lr"]))
-        torch._foreach_add_(moves, weights, alpha=decay)
+        ops._foreach_add_(moves, weights, alpha=decay)
         # How much of the average the newest of the sequence is: by the squares of their rates.
         share = lr**2 / group["weight_sum"] if group["weight_sum"] else 0.0
         # The weights are (1 - beta1) z + beta1 x. With x taken out of these, the step of x and z
         # becomes one of the weights and z.
-        torch._foreach_lerp_(weights, stepped, share)
-        torch._foreach_add_(weights, moves, alpha=beta1 * (1 - share) - 1)
-        torch._foreach_sub_(stepped, moves)
+        ops._foreach_lerp_(weights, stepped, share)
+        ops._foreach_add_(weights, moves, alpha=beta1 * (1 - share) - 1)
+        ops._foreach_sub_(stepped, moves)

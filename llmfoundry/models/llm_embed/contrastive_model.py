@@ -195,9 +195,9 @@ class ContrastiveModel(HuggingFaceModel):
 
     def eval_forward(self, batch: Batch, outputs: Any | None = None) -> dict[str, Any]:
         """Returns loss and outputs, of which the metric takes the loss."""
-        outputs = self.forward(batch) if outputs is None else outputs
+        vectors: dict[str, Any] = self.forward(batch) if outputs is None else outputs
         self.labels = None
-        return {"loss": self.loss(outputs, batch), "outputs": outputs}
+        return {"loss": self.loss(vectors, batch), "outputs": vectors}
 
     def flops_per_batch(self, batch: Batch) -> int:
         """Returns the floating-point operations of one forward and backward pass."""
