@@ -12,7 +12,7 @@ from llmfoundry.models.utils.chunked_cross_entropy import chunked_cross_entropy
 __all__ = ["computes_loss_in_chunks", "with_chunked_loss"]
 
 IGNORE_INDEX = -100
-NOT_OF_THE_BODY = ("labels", "logits_to_keep", "num_items_in_batch", "return_logits")
+NOT_OF_THE_BODY = ("labels", "logits_to_keep", "num_items_in_batch")
 PROBE_TOKENS = 64
 TOLERANCE = 1e-2
 """Relative, for bf16; a head that does more than its product is off by far more."""
@@ -116,14 +116,15 @@ class _ChunkedLoss:
                 inputs[key] = kwargs[key][:1, :PROBE_TOKENS]
         if (inputs["labels"][:, 1:] == IGNORE_INDEX).all():  # nothing to compare: every token then
             inputs["labels"] = inputs.get("input_ids", torch.zeros_like(inputs["labels"]))
-        was_training = self.training
+        modes = {module: module.training for module in self.modules()}
         self.eval()
         self.chunks_its_loss = False
         own = self.forward(**inputs)
         self.chunks_its_loss = True
         loss, hidden = self._chunked_loss(inputs)
         logits = self._logits_like_its_class(hidden)
-        self.train(was_training)
+        for module, mode in modes.items():  # not train(): a part may be in eval mode by itself
+            module.training = mode
         # The loss alone would not tell: logits of fresh weights are so small that no factor shows.
         off = (logits.float() - own.logits.float()).norm() / own.logits.float().norm()
         if float(off) <= TOLERANCE and torch.isclose(

@@ -85,6 +85,14 @@ def test_a_head_of_its_own_kind_keeps_its_own_loss() -> None:
         assert torch.equal(model(**batch).loss, expected.loss)
 
 
+def test_the_first_loss_leaves_each_part_in_its_mode(tmp_path: Path) -> None:
+    model = wrapped(save("llama", tmp_path)).train()
+    model.model.model.norm.eval()  # as somebody froze it
+    modes = [module.training for module in model.modules()]
+    model(rows())
+    assert [module.training for module in model.modules()] == modes
+
+
 def test_a_changed_class_is_saved_and_loaded_as_its_own(tmp_path: Path) -> None:
     folder = save("llama", tmp_path / "before")
     model = wrapped(folder)
