@@ -72,7 +72,14 @@ class ContrastiveModel(HuggingFaceModel):
         if tokenizer is not None and tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         if pretrained_model_name_or_path is None:
-            model = self.build_mpt(config_overrides, pretrained_lora_id_or_path, kwargs)
+            idle = {
+                "config_overrides": config_overrides,
+                "load_in_8bit": load_in_8bit,
+                "pretrained_lora_id_or_path": pretrained_lora_id_or_path,
+            }
+            if given := [name for name, value in idle.items() if value]:
+                raise ValueError(f"{given} have no effect without pretrained_model_name_or_path.")
+            model = self.build_mpt({"init_device": init_device, **kwargs})
         else:
             if kwargs:
                 raise ValueError(
@@ -106,17 +113,8 @@ class ContrastiveModel(HuggingFaceModel):
         if not self.is_mpt:
             prepare_hf_model_for_fsdp(self.model, init_device)
 
-    def build_mpt(
-        self, config_overrides: dict[str, Any] | None, lora: str | None, kwargs: dict[str, Any]
-    ) -> Any:
-        """Builds an MPT.
-
-        Raises:
-            ValueError: If a setting is one of other models.
-        """
-        idle = {"config_overrides": config_overrides, "pretrained_lora_id_or_path": lora}
-        if given := [name for name, value in idle.items() if value]:
-            raise ValueError(f"{given} have no effect without pretrained_model_name_or_path.")
+    def build_mpt(self, kwargs: dict[str, Any]) -> Any:
+        """Builds an MPT."""
         return MPTForCausalLM(MPTConfig(**kwargs))
 
     def build_pretrained(self, name: str, *, hub: dict[str, Any], **settings: Any) -> Any:

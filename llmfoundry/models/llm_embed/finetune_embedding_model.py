@@ -17,9 +17,7 @@ class FinetuneEmbeddingModel(ContrastiveModel):
     The arguments are those of :class:`ContrastiveModel`; there must be a name.
     """
 
-    def build_mpt(
-        self, config_overrides: dict[str, Any] | None, lora: str | None, kwargs: dict[str, Any]
-    ) -> Any:
+    def build_mpt(self, kwargs: dict[str, Any]) -> Any:
         """Is refused: there is nothing to train on.
 
         Raises:

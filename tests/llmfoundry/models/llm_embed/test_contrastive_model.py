@@ -177,6 +177,7 @@ def test_an_encoder_is_trained_on(tmp_path: Path) -> None:
         ({"contrastive_config": {"temperature": 0}}, "temperature=0 must be positive"),
         ({"contrastive_config": {"vector_representation": "cls"}}, "'cls' must be one of"),
         ({"contrastive_config": {"infonce_process_group_size": 2}}, "has no effect without gather"),
+        ({"load_in_8bit": True}, r"\['load_in_8bit'\] have no effect"),
         ({"config_overrides": {"a": 1}}, r"\['config_overrides'\] have no effect"),
         ({"pretrained_model_name_or_path": "x", "d_model": 2}, r"\['d_model'\] are settings of an"),
     ],
@@ -184,6 +185,11 @@ def test_an_encoder_is_trained_on(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ContrastiveModel(None, **settings)
+
+
+def test_an_mpt_is_built_where_it_is_asked_for() -> None:
+    model = ContrastiveModel(None, None, init_device="meta", **MPT)
+    assert all(each.is_meta for each in model.parameters())
 
 
 def test_blocks_of_one_text_are_refused() -> None:
