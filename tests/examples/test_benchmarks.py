@@ -62,6 +62,17 @@ def test_a_benchmark_runs(script: str, words: str, result: str, tmp_path: Path) 
     assert json.loads(figures.read_text())[result] > 0
 
 
+@pytest.mark.slow
+def test_the_overhead_of_an_algorithm_is_measured(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "algorithm_overhead.py")]
+    command += ["--only", "label_smoothing", "--turns", "1", "--steps", "1", "--json", str(figures)]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "label_smoothing: a step takes" in done.stdout, done.stderr  # bars are not for one turn
+    assert json.loads(figures.read_text())["label_smoothing"] > 0
+
+
 @pytest.mark.parametrize(("task", "name"), ROWS)
 def test_a_row_of_the_methods_is_understood(task: str, name: str, methods: Any) -> None:
     row = {"settings": {}, **TASKS[task]["rows"][name]}
