@@ -30,11 +30,6 @@ PRESETS: Mapping[str, Preset] = {
         algorithms={
             "channels_last": {},
             "weight_standardization": {},
-            "progressive_resizing": {
-                "initial_scale": 0.5,
-                "delay_fraction": 0.3,
-                "finetune_fraction": 0.3,
-            },
             "label_smoothing": {"smoothing": 0.1},
         },
     ),

@@ -49,6 +49,7 @@ def test_the_vision_preset_trains() -> None:
     before = network[5].weight.detach().clone()
     trainer.fit()
     assert {type(each) for each in trainer.state.algorithms} >= {
-        getattr(algorithms, name) for name in ("ProgressiveResizing", "LabelSmoothing")
+        getattr(algorithms, name)
+        for name in ("ChannelsLast", "WeightStandardization", "LabelSmoothing")
     }
     assert not torch.equal(network[5].weight, before)
