@@ -64,6 +64,7 @@ ffns = _registry(
     {
         "mptmlp": "llmfoundry.models.layers.ffn:build_mptmlp",
         "mptglu": "llmfoundry.models.layers.ffn:build_mptglu",
+        "torch_dmoe": "llmfoundry.models.layers.dmoe:build_torch_dmoe",
     },
 )
 ffns_with_norm = _registry(
@@ -75,8 +76,11 @@ ffns_with_norm = _registry(
 ffns_with_megablocks = _registry(
     "ffns_with_megablocks",
     Callable[..., torch.nn.Module],
-    "Builders of mixture-of-experts FFNs.",
-    {},
+    "Builders of FFNs that are mixtures of experts with losses; they get num_layers too.",
+    {
+        "mb_moe": "llmfoundry.models.layers.mb_moe:build_mb_moe",
+        "mb_dmoe": "llmfoundry.models.layers.mb_moe:build_mb_dmoe",
+    },
 )
 attention_classes = _registry(
     "attention_classes",
@@ -123,5 +127,6 @@ module_init_fns = _registry(
         "embedding": "llmfoundry.models.utils.param_init_fns:embedding_init",
         "norm": "llmfoundry.models.utils.param_init_fns:norm_init",
         "multihead_attention": "llmfoundry.models.utils.param_init_fns:multihead_attention_init",
+        "moe": "llmfoundry.models.utils.param_init_fns:moe_init",
     },
 )

@@ -24,7 +24,7 @@ def init_on_device(device: torch.device | str, include_buffers: bool = False) ->
         self: torch.nn.Module, name: str, param: torch.nn.Parameter | None
     ) -> None:
         register_parameter(self, name, param)
-        if param is not None:
+        if param is not None and param.device != device:
             moved = type(param)(param.to(device), requires_grad=param.requires_grad)
             self._parameters[name] = moved
 

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 
 from llmfoundry.layers_registry import attention_implementations
+from llmfoundry.models.layers.alibi import build_alibi_bias, gen_slopes
 from llmfoundry.models.layers.fc import build_fc
+from llmfoundry.models.layers.flash import flash_attn_fn
 from llmfoundry.models.layers.layer_builders import build_norm
-from llmfoundry.models.layers.masking import AttentionMasks
+from llmfoundry.models.layers.masking import AttentionMasks, attn_bias_shape
 from llmfoundry.models.layers.rotary import RotaryTables, tokens_of
 from llmfoundry.models.layers.sdpa import attend, scaled_multihead_dot_product_attention
 from llmfoundry.models.layers.sequence_share import SequenceShare
@@ -26,6 +28,11 @@ __all__ = [
     "KeyValue",
     "MultiQueryAttention",
     "MultiheadAttention",
+    "attn_bias_shape",
+    "build_alibi_bias",
+    "flash_attn_fn",
+    "gen_slopes",
+    "scaled_multihead_dot_product_attention",
 ]
 
 
@@ -289,8 +296,9 @@ class GroupedQueryAttention(torch.nn.Module):
                 raise ValueError("prev_layer_key_value is None, but reuse_kv_layer_idx is set.")
             k_BKTD, v_BKTD = prev_layer_key_value
         else:
-            if context.rotary is not None and not self.nope:
-                k_BKSD = context.rotary.rotate_keys(k_BKSD)
+            rotary = None if self.nope else context.rotary
+            if rotary is not None and not rotary.after_cache:
+                k_BKSD = rotary.rotate_keys(k_BKSD)
             if self.value_embedding is not None:
                 ids_BS = context.ids_BS if key_value_states is None else None
                 v_BKSD = self.value_embedding(v_BKSD, x_BSE, ids_BS)
@@ -302,6 +310,11 @@ class GroupedQueryAttention(torch.nn.Module):
                 v_BKTD = v_BKTD.lerp(first_BKSD, self.value_residual)
             if context.cache is not None:  # of mixed values: the past needs no mixing again
                 k_BKTD, v_BKTD = context.cache.update(k_BKTD, v_BKTD, self.block_idx)
+                n_keys = context.masks.key_length
+                if k_BKTD.size(2) > n_keys:  # a static cache has room for later ones
+                    k_BKTD, v_BKTD = k_BKTD[:, :, :n_keys], v_BKTD[:, :, :n_keys]
+            if rotary is not None and rotary.after_cache:
+                k_BKTD = rotary.rotate_keys(k_BKTD)
         parts = context.parts or (context.masks,)
         if len(parts) == 1:
             out_BHSD, weights = self._attend(q_BHSD, k_BKTD, v_BKTD, parts[0], context)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from llmfoundry.layers_registry import ffns_with_norm
+from llmfoundry.layers_registry import ffns_with_megablocks, ffns_with_norm
 from llmfoundry.models.layers.attention import AttentionContext, KeyValue
 from llmfoundry.models.layers.layer_builders import (
     build_attention_layer,
@@ -171,7 +171,6 @@ class MPTBlock(torch.nn.Module):
         fuse_norm_attn_norm: bool = False,
         **kwargs: Any,
     ) -> None:
-        del kwargs
         super().__init__()
         ffn_config = dict(ffn_config or ffn_config_defaults)
         ffn_type = ffn_config.pop("ffn_type")
@@ -193,6 +192,8 @@ class MPTBlock(torch.nn.Module):
         )
         ffn_config.setdefault("fc_type", fc_type or fc_type_defaults)
         ffn_bias = ffn_config.pop("bias", not no_bias)
+        if ffn_type in ffns_with_megablocks:
+            ffn_config["num_layers"] = kwargs.get("n_layers", 1)
         if fuse_norm_attn_norm:
             self.norm_attn_norm = around
         else:
@@ -211,8 +212,10 @@ class MPTBlock(torch.nn.Module):
         prev_layer_key_value: KeyValue | None = None,
         key_value_states: torch.Tensor | None = None,
         x_prev: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, KeyValue]:
+    ) -> tuple[Any, ...]:
         """Returns the residual stream, the attention weights, and keys and values.
+
+        In training, a mixture of experts with losses adds how tokens were spread over experts.
 
         Args:
             x_BSE: The residual stream.
@@ -227,12 +230,22 @@ class MPTBlock(torch.nn.Module):
             x_BSE, m_BSE, weights, key_value = self.norm_attn_norm(*inputs)
         else:
             x_BSE, m_BSE, weights, key_value = _norm_attention_norm(self, *inputs)
-        n_BSE = self._apply_ffn(m_BSE, attention_mask)
-        return x_BSE + self.resid_ffn_dropout(n_BSE), weights, key_value
+        n_BSE, routing = self._apply_ffn(m_BSE, attention_mask)
+        outputs = (x_BSE + self.resid_ffn_dropout(n_BSE), weights, key_value)
+        return outputs if routing is None else (*outputs, routing)
 
-    def _apply_ffn(self, m_BSE: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def _apply_ffn(
+        self, m_BSE: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any]:
+        """Returns what the FFN gives, and its routing, if it has any."""
         if self.use_pad_tok_in_ffn or attention_mask is None:
-            return self.ffn(m_BSE)
+            return self._call_ffn(m_BSE)
         is_token_BS = attention_mask[:, -m_BSE.size(1) :].bool()
-        n_NE = self.ffn(m_BSE[is_token_BS])
-        return torch.zeros_like(m_BSE, dtype=n_NE.dtype).index_put((is_token_BS,), n_NE)
+        n_NE, routing = self._call_ffn(m_BSE[is_token_BS])
+        n_BSE = torch.zeros_like(m_BSE, dtype=n_NE.dtype).index_put((is_token_BS,), n_NE)
+        return n_BSE, routing
+
+    def _call_ffn(self, m: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if self.training and getattr(self.ffn, "gives_routing", False):
+            return self.ffn(m, return_routing=True)
+        return self.ffn(m), None

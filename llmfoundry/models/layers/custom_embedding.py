@@ -21,8 +21,34 @@ def _unembed(
 ) -> torch.Tensor:
     """Returns logits, or with ``targets`` their summed cross-entropy."""
     if targets is None:
-        return F.linear(hidden_BSE, weight_VE)
+        return _logits_of(hidden_BSE, weight_VE)
     return chunked_cross_entropy(hidden_BSE.flatten(0, -2), weight_VE, targets.flatten(), **scaling)
+
+
+def _logits_of(hidden_BSE: torch.Tensor, weight_VE: torch.Tensor) -> torch.Tensor:
+    """Returns ``hidden @ weight.T``, on CPUs fast for a few tokens too, as in generation.
+
+    MKL reads the weight up to three times as fast where it is the left factor, and has two columns
+    at least: measured on AMD EPYC for 50,368 x 768 in fp32, 6.8 ms against 9.4 for one token, 7.4
+    against 20.5 for two, 15.7 against 18.9 for eight; from twelve on it is slower.
+    """
+    width = hidden_BSE.size(-1)
+    n_rows = hidden_BSE.numel() // width
+    is_plain = type(weight_VE) in (torch.Tensor, torch.nn.Parameter) and weight_VE.is_cpu
+    if (
+        not is_plain
+        or not 0 < n_rows <= 8
+        or hidden_BSE.dtype != torch.float32
+        or weight_VE.dtype != torch.float32
+        or torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+    ):
+        return F.linear(hidden_BSE, weight_VE)
+    rows_NE = hidden_BSE.reshape(n_rows, width)
+    if n_rows == 1:
+        rows_NE = rows_NE.repeat(2, 1)
+    logits_VN = weight_VE @ rows_NE.t()
+    return logits_VN.t()[:n_rows].reshape(*hidden_BSE.shape[:-1], -1)
 
 
 class SharedEmbedding(torch.nn.Embedding):

@@ -16,9 +16,6 @@ from llmfoundry.utils.registry_utils import construct_from_registry
 
 __all__ = ["build_attention_layer", "build_fc", "build_ffn", "build_norm"]
 
-MIXTURES = ("torch_dmoe", "mb_moe", "mb_dmoe")
-"""FFN names that mean a mixture of experts."""
-
 
 def build_norm(
     name: str,
@@ -56,18 +53,9 @@ def build_ffn(
     bias: bool,
     ffn_kwargs: dict[str, Any],
 ) -> Any:
-    """Builds the FFN that ``ffn_type`` names.
-
-    Raises:
-        NotImplementedError: A mixture of experts, which this version cannot build.
-    """
+    """Builds the FFN that ``ffn_type`` names."""
     registries = {"": ffns, "_has_norm": ffns_with_norm, "_uses_megablocks": ffns_with_megablocks}
     flag = next((key for key, registry in registries.items() if name in registry), "")
-    if name in MIXTURES and name not in registries[flag]:
-        raise NotImplementedError(
-            f"ffn_type={name!r} is a mixture of experts, which llmfoundry does not build yet; it "
-            "comes back before 1.0. Use mptmlp or mptglu."
-        )
     ffn = construct_from_registry(
         name=name,
         registry=registries[flag],

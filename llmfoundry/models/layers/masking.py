@@ -16,7 +16,9 @@ __all__ = [
     "apply_sequence_id",
     "attn_bias_shape",
     "build_attn_bias",
+    "count_positions",
     "drop_trivial_mask",
+    "index_in_document",
     "is_left_padded",
 ]
 
@@ -35,6 +37,31 @@ def drop_trivial_mask(mask_BT: torch.Tensor | None) -> torch.Tensor | None:
         return mask_BT
     is_right_padded = mask_BT[:, 0].all() & (mask_BT[:, 1:] <= mask_BT[:, :-1]).all()
     return None if bool(is_right_padded) else mask_BT
+
+
+def count_positions(
+    first: int,
+    end: int,
+    device: torch.device,
+    key_mask_BT: torch.Tensor | None,
+    position_ids: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns positions ``[B or 1, end - first]``, less the padding before each."""
+    if position_ids is None:
+        position_ids = torch.arange(first, end, device=device)[None]
+    if key_mask_BT is None:
+        return position_ids
+    n_padding_BS = (~key_mask_BT).cumsum(dim=1)[:, first - end :]
+    return (position_ids - n_padding_BS).clamp(min=0)
+
+
+def index_in_document(sequence_id_BS: torch.Tensor) -> torch.Tensor:
+    """Returns each position's index in its document."""
+    index_S = torch.arange(sequence_id_BS.size(1), device=sequence_id_BS.device)
+    is_start_BS = torch.ones_like(sequence_id_BS, dtype=torch.bool)
+    is_start_BS[:, 1:] = sequence_id_BS[:, 1:] != sequence_id_BS[:, :-1]
+    start_BS = torch.where(is_start_BS, index_S, 0).cummax(dim=1).values
+    return index_S - start_BS
 
 
 class AttentionMasks:

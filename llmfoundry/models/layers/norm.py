@@ -3,6 +3,9 @@
 Legend: B batch, S sequence, E model width.
 """
 
+import contextlib
+from contextlib import AbstractContextManager
+
 import torch
 import torch.nn.functional as F
 
@@ -17,6 +20,14 @@ def autocast_dtype(tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype
 
 
+def _without_autocast(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Returns a context without autocast; without any autocast, it costs nothing to enter."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()
+
+
 def _cast(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return None if tensor is None else tensor.to(dtype)
 
@@ -27,7 +38,7 @@ class LPLayerNorm(torch.nn.LayerNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises the last dimension."""
         x_BSE, dtype = input, autocast_dtype(input)
-        with torch.autocast(x_BSE.device.type, enabled=False):
+        with _without_autocast(x_BSE):
             return F.layer_norm(
                 x_BSE.to(dtype),
                 self.normalized_shape,
@@ -47,7 +58,7 @@ class LPRMSNorm(RMSNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalises the last dimension."""
         x_BSE, dtype = x, autocast_dtype(x)
-        with torch.autocast(x_BSE.device.type, enabled=False):
+        with _without_autocast(x_BSE):
             y_BSE = F.rms_norm(
                 x_BSE.to(dtype), self.normalized_shape, _cast(self.weight, dtype), self.eps
             )

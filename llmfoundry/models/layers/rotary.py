@@ -31,12 +31,17 @@ def _rotate_half(x_BHSD: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class RotaryTables:
-    """Cosines and sines of one forward, ``[B or 1, 1, S, D]``, for queries and for keys."""
+    """Cosines and sines of one forward, ``[B or 1, 1, S, D]``, for queries and for keys.
+
+    With ``after_cache`` the keys' are those of all keys, which the cache holds as they were
+    computed: what they turn by changes as the sequence grows.
+    """
 
     q_cos: torch.Tensor
     q_sin: torch.Tensor
     k_cos: torch.Tensor
     k_sin: torch.Tensor
+    after_cache: bool = False
 
     def rotate_queries(self, q_BHSD: torch.Tensor) -> torch.Tensor:
         """Turns queries to their positions."""
@@ -45,7 +50,8 @@ class RotaryTables:
     def of_tokens(self, index_BK: torch.Tensor) -> "RotaryTables":
         """Returns the tables of some tokens of each row."""
         tables = (self.q_cos, self.q_sin, self.k_cos, self.k_sin)
-        return RotaryTables(*(tokens_of(table, index_BK) for table in tables))
+        q_cos, q_sin, k_cos, k_sin = (tokens_of(table, index_BK) for table in tables)
+        return RotaryTables(q_cos, q_sin, k_cos, k_sin)
 
     def rotate_keys(self, k_BHSD: torch.Tensor) -> torch.Tensor:
         """Turns keys to their positions."""
@@ -105,6 +111,11 @@ class RotaryEmbedding(torch.nn.Module):
         return frequency_R
 
     @property
+    def grows(self) -> bool:
+        """Whether all positions turn by other angles in a longer sequence."""
+        return self.scaling["type"] == "dynamic"
+
+    @property
     def amplitude(self) -> float:
         """What cosines and sines are multiplied by; 1 but for YaRN."""
         if self.scaling["type"] != "yarn":
@@ -139,14 +150,28 @@ class RotaryEmbedding(torch.nn.Module):
         return frequency_R * (slowed_R / factor + 1 - slowed_R)
 
     @torch.no_grad()
-    def forward(self, positions_BS: torch.Tensor, length: int, dtype: torch.dtype) -> RotaryTables:
-        """Returns the tables for ``positions_BS`` in ``dtype``."""
+    def forward(
+        self,
+        positions_BS: torch.Tensor,
+        length: int,
+        dtype: torch.dtype,
+        n_queries: int | None = None,
+    ) -> RotaryTables:
+        """Returns the tables for ``positions_BS`` in ``dtype``.
+
+        With ``n_queries``, the positions are those of all keys, in the cache too, and the queries
+        stand at the last ones.
+        """
         position_BS = positions_BS.float()
         angle_BSR = position_BS[..., None] * self.frequencies(length, positions_BS.device)
         angle_BSD = torch.cat([angle_BSR, angle_BSR], dim=-1)
         cos, sin = angle_BSD.cos()[:, None], angle_BSD.sin()[:, None]
         if self.xpos_scale_base is None:
             cos, sin = (cos * self.amplitude).to(dtype), (sin * self.amplitude).to(dtype)
+            if n_queries is not None:
+                return RotaryTables(
+                    cos[:, :, -n_queries:], sin[:, :, -n_queries:], cos, sin, after_cache=True
+                )
             return RotaryTables(cos, sin, cos, sin)
         decay_R = torch.arange(0, self.dim, 2, device=positions_BS.device).float()
         decay_R = (decay_R + 0.4 * self.dim) / (1.4 * self.dim)
@@ -155,8 +180,8 @@ class RotaryEmbedding(torch.nn.Module):
         power_BS = (position_BS - self.max_position // 2) / self.xpos_scale_base
         scale = decay_R ** power_BS[..., None]
         scale = torch.cat([scale, scale], dim=-1)[:, None]
-        tables = (cos * scale, sin * scale, cos / scale, sin / scale)
-        return RotaryTables(*(table.to(dtype) for table in tables))
+        q_cos, q_sin = (cos * scale).to(dtype), (sin * scale).to(dtype)
+        return RotaryTables(q_cos, q_sin, (cos / scale).to(dtype), (sin / scale).to(dtype))
 
 
 def gen_rotary_embedding(

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from llmfoundry.layers_registry import norms
 from llmfoundry.models.layers.alibi import gen_slopes
@@ -22,9 +21,12 @@ from llmfoundry.models.layers.layer_builders import build_norm
 from llmfoundry.models.layers.masking import (
     AttentionMasks,
     attn_bias_shape,
+    count_positions,
     drop_trivial_mask,
+    index_in_document,
     is_left_padded,
 )
+from llmfoundry.models.layers.mb_moe import Routing, sum_routings
 from llmfoundry.models.layers.norm import autocast_dtype
 from llmfoundry.models.layers.rotary import RotaryEmbedding, gen_rotary_embedding
 from llmfoundry.models.layers.sequence_share import SequenceShare
@@ -33,6 +35,7 @@ from llmfoundry.models.mpt.block_overrides import plan_blocks
 from llmfoundry.models.mpt.cache import CACHE_FIELD, Past, open_cache
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.mpt.config_checks import value_embedding_layers
+from llmfoundry.models.mpt.outputs import MPTModelOutput
 from llmfoundry.models.utils.act_ckpt import (
     build_act_ckpt_mod_to_blocks,
     check_mapping_blocks_overlap,
@@ -40,7 +43,7 @@ from llmfoundry.models.utils.act_ckpt import (
 )
 from llmfoundry.models.utils.param_init_fns import init_own_params_
 
-__all__ = ["MPTModel", "MPTPreTrainedModel"]
+__all__ = ["MPTModel", "MPTPreTrainedModel", "index_in_document"]
 
 
 class MPTPreTrainedModel(PreTrainedModel):
@@ -111,7 +114,6 @@ class MPTModel(MPTPreTrainedModel):
         self.embedding_fraction = config.embedding_fraction
         self.is_causal = True
         self.shift_labels = True
-        self.mb_args = None
         self.attn_bias_shape = attn_bias_shape(
             self.attn_impl,
             config.n_heads,
@@ -129,6 +131,7 @@ class MPTModel(MPTPreTrainedModel):
         # numbers on whatever device it is built, meta too.
         with torch.random.fork_rng(devices=[]):
             self._build_layers(config)
+        self.mb_args = getattr(self.blocks[0].ffn, "args", None)
         if config.no_bias:
             self._drop_biases()
         self.post_init()
@@ -164,6 +167,10 @@ class MPTModel(MPTPreTrainedModel):
         self._uses_temperature = any(
             a["attn_temperature_tuning"]["attn_scale"] != 0.0 for a in settings
         )
+        self._grows = self.rotary_embedding is not None and self.rotary_embedding.grows
+        # Temperatures count padding, as old models did, unless they are given position_ids, as
+        # generation does so that a batch changes nothing (dynamic RoPE takes none with a cache).
+        self.temperature_wants_positions = self._uses_temperature and not self._grows
 
     @property
     def block_class(self) -> type[MPTBlock]:
@@ -241,7 +248,7 @@ class MPTModel(MPTPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         cache: Any = None,
-    ) -> BaseModelOutputWithPast:
+    ) -> MPTModelOutput:
         """Returns the last hidden state and what else is asked for.
 
         Args:
@@ -268,10 +275,15 @@ class MPTModel(MPTPreTrainedModel):
         past = open_cache(past_key_values, use_cache, self.config.n_layers)
         source: Any = inputs_embeds if input_ids is None else input_ids
         seq_len = self.get_sequence_length(source)
-        assert seq_len <= self.config.max_seq_len, (
+        assert seq_len <= self.config.max_seq_len or self._grows, (
             f"Cannot forward input with seq_len={seq_len}, this model only supports "
             f"seq_len<={self.config.max_seq_len}"
         )
+        if self._grows and past.cache is not None and position_ids is not None:
+            raise ValueError(
+                "rope_hf_config of type dynamic counts positions itself where there is a cache; "
+                "leave out position_ids, or use_cache."
+            )
         mask_BT = None if attention_mask is None else attention_mask.bool()
         key_mask_BT = drop_trivial_mask(mask_BT)
         if self.training and key_mask_BT is not None and is_left_padded(key_mask_BT):
@@ -287,8 +299,9 @@ class MPTModel(MPTPreTrainedModel):
         if self.embedding_fraction != 1:
             kept = self.embedding_fraction
             x_BSE = x_BSE * kept + x_BSE.detach() * (1 - kept)
+        counted_BS = None if position_ids is None else positions
         context = self._context(
-            x_BSE, past, key_mask_BT, sequence_id, positions, bool(output_attentions)
+            x_BSE, past, key_mask_BT, sequence_id, positions, counted_BS, bool(output_attentions)
         )
         context.ids_BS = own if inputs_embeds is None else None
         mask_BS = None if mask_BT is None else keep(mask_BT)
@@ -343,12 +356,7 @@ class MPTModel(MPTPreTrainedModel):
                 f"sequence length {seq_len}, this model only supports total sequence length <= "
                 f"{self.config.max_seq_len}."
             )
-        if position_ids is None:
-            position_ids = torch.arange(past_length, end, device=source.device)[None]
-        if key_mask_BT is None:
-            return position_ids
-        n_padding_BS = (~key_mask_BT).cumsum(dim=1)[:, -seq_len:]
-        return (position_ids - n_padding_BS).clamp(min=0)
+        return count_positions(past_length, end, source.device, key_mask_BT, position_ids)
 
     def _context(
         self,
@@ -357,6 +365,7 @@ class MPTModel(MPTPreTrainedModel):
         key_mask_BT: torch.Tensor | None,
         sequence_id: torch.Tensor | None,
         positions: torch.Tensor,
+        counted_BS: torch.Tensor | None,
         needs_weights: bool,
     ) -> AttentionContext:
         """Computes, once for all layers, masks, rotary tables and positions."""
@@ -373,17 +382,21 @@ class MPTModel(MPTPreTrainedModel):
         index_BS = torch.arange(past.length, length, device=device)[None]
         position_BS = None
         if self._uses_temperature:
-            position_BS = index_BS if sequence_id is None else _index_in_document(sequence_id)
+            counted_BS = index_BS if counted_BS is None else counted_BS
+            position_BS = counted_BS if sequence_id is None else index_in_document(sequence_id)
         share = self.share if past.cache is None else None
         if share is not None:
             index_BS, positions = share.keep(index_BS), share.keep(positions)
             position_BS = None if position_BS is None else share.keep(position_BS)
         rotary = None
         if self.rotary_embedding is not None:
-            follows = self.rotary_embedding.follows_padding
-            rotary = self.rotary_embedding(
-                positions if follows else index_BS, length, autocast_dtype(x_BSE)
-            )
+            placed, n_queries = positions, None
+            if self._grows and past.cache is not None:
+                placed = count_positions(0, length, device, key_mask_BT)
+                n_queries = index_BS.size(1)
+            elif not self.rotary_embedding.follows_padding:
+                placed = index_BS
+            rotary = self.rotary_embedding(placed, length, autocast_dtype(x_BSE), n_queries)
         parts = () if share is None else masks.of_share(share)
         return AttentionContext(masks, rotary, position_BS, past.cache, needs_weights, share, parts)
 
@@ -394,11 +407,12 @@ class MPTModel(MPTPreTrainedModel):
         past: Past,
         mask_BT: torch.Tensor | None,
         output_hidden_states: bool,
-    ) -> BaseModelOutputWithPast:
+    ) -> MPTModelOutput:
         hidden_states: tuple[torch.Tensor, ...] = ()
         attentions: tuple[Any, ...] = ()
         key_values: dict[int, KeyValue] = {}
         inputs: dict[int, torch.Tensor] = {}
+        routings: list[Routing] = []
         kept_kv = self.state_cache_layers.get("reuse_kv_layer_idx", ())
         mixes_values = bool(self.config.attn_config.get("value_residual"))
         kept_x = self.state_cache_layers.get("reuse_kv_x_layer_idx", ())
@@ -411,7 +425,7 @@ class MPTModel(MPTPreTrainedModel):
             source = attn_config.get("reuse_kv_layer_idx")
             if source is None and mixes_values and index > 0:
                 source = 0
-            x_BSE, weights, key_value = block(
+            x_BSE, weights, key_value, *routing = block(
                 x_BSE,
                 context,
                 attention_mask=mask_BT,
@@ -421,11 +435,13 @@ class MPTModel(MPTPreTrainedModel):
             if index in kept_kv or (mixes_values and index == 0):
                 key_values[index] = key_value
             attentions += (weights,)
+            routings += routing
         x_BSE = self.norm_f(x_BSE)
-        return BaseModelOutputWithPast(
+        return MPTModelOutput(
             last_hidden_state=x_BSE,
             hidden_states=(*hidden_states, x_BSE) if output_hidden_states else None,
             attentions=attentions if context.needs_weights else None,
+            routing=sum_routings(routings) if routings else None,
             **{CACHE_FIELD: past.handed_back()},
         )
 
@@ -470,15 +486,6 @@ def _all_of(whole: torch.Tensor) -> torch.Tensor:
 
 def _kept(states: dict[int, Any], index: int | None) -> Any:
     return None if index is None else states[index]
-
-
-def _index_in_document(sequence_id_BS: torch.Tensor) -> torch.Tensor:
-    """Returns each position's index in its document."""
-    index_S = torch.arange(sequence_id_BS.size(1), device=sequence_id_BS.device)
-    is_start_BS = torch.ones_like(sequence_id_BS, dtype=torch.bool)
-    is_start_BS[:, 1:] = sequence_id_BS[:, 1:] != sequence_id_BS[:, :-1]
-    start_BS = torch.where(is_start_BS, index_S, 0).cummax(dim=1).values
-    return index_S - start_BS
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 __all__ = ["CACHE_FIELD", "Past", "open_cache"]
@@ -16,6 +16,49 @@ CACHE_FIELD = (
     "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 )
 """What transformers calls the cache in model outputs; the name changed in 5.x."""
+
+
+class RoomyLayer(DynamicLayer):
+    """One layer's keys and values, at the beginning of tensors with room for more.
+
+    Transformers' own layer copies all it has for each new token.
+    """
+
+    _rooms: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends keys and values ``[B, K, S, D]``; returns all there are."""
+        needs_grad = torch.is_grad_enabled() and key_states.requires_grad
+        if needs_grad or torch.compiler.is_compiling():
+            return super().update(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        length, added = self.get_seq_length(), key_states.size(-2)
+        keys_room = _with_room(self._rooms[0], self.keys, length, key_states)
+        values_room = _with_room(self._rooms[1], self.values, length, value_states)
+        self._rooms = keys_room, values_room
+        self.keys = keys_room[..., : length + added, :]
+        self.values = values_room[..., : length + added, :]
+        return self.keys, self.values
+
+
+def _with_room(
+    room: torch.Tensor | None, kept: Any, length: int, new: torch.Tensor
+) -> torch.Tensor:
+    """Returns a tensor that begins with ``kept`` and ``new``: ``room``, if they fit into it.
+
+    What is kept is no longer in the room after rows were reordered, repeated or moved.
+    """
+    end = length + new.size(-2)
+    if room is None or room.size(-2) < end or room.data_ptr() != kept.data_ptr():
+        batch, heads, _, width = new.shape
+        room = new.new_empty(batch, heads, end + max(end // 4, 64), width)
+        if length:
+            room[..., :length, :] = kept
+    room[..., length:end, :] = new
+    return room
 
 
 class Past:
@@ -29,11 +72,8 @@ class Past:
     def __init__(self, cache: Cache | None, is_legacy: bool = False) -> None:
         self.cache = cache
         self.is_legacy = is_legacy
-
-    @property
-    def length(self) -> int:
-        """The number of positions in the cache."""
-        return 0 if self.cache is None else int(self.cache.get_seq_length())
+        self.length = 0 if cache is None else int(cache.get_seq_length())
+        """The number of positions in the cache when the forward begins."""
 
     def handed_back(self) -> Any:
         """Returns the cache as the caller knows it: keys ``[B, K, D, T]`` in tuples."""
@@ -53,15 +93,25 @@ def open_cache(past_key_values: Any, use_cache: bool, n_layers: int) -> Past:
         ValueError: There are tuples for another number of layers.
     """
     if isinstance(past_key_values, Cache):
-        return Past(past_key_values)
+        return Past(_made_roomy(past_key_values))
     if past_key_values is None:
-        return Past(DynamicCache() if use_cache else None)
+        return Past(_made_roomy(DynamicCache()) if use_cache else None)
     if len(past_key_values) != n_layers:
         raise ValueError(
             "past_key_values must provide a past_key_value for each attention layer in the network "
             f"({len(past_key_values)=}; n_layers={n_layers})."
         )
     return Past(_from_tuples(past_key_values), is_legacy=True)
+
+
+def _made_roomy(cache: Cache) -> Cache:
+    """Replaces layers that are empty yet, and those to come, by such as have room."""
+    if cache.layer_class_to_replicate is DynamicLayer:
+        cache.layer_class_to_replicate = RoomyLayer
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and not layer.is_initialized:
+            cache.layers[index] = RoomyLayer()
+    return cache
 
 
 def _from_tuples(past_key_values: Sequence[Sequence[torch.Tensor]]) -> DynamicCache:

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from llmfoundry.models.layers.custom_embedding import LanguageModelHead
 from llmfoundry.models.layers.sequence_share import SequenceShare
 from llmfoundry.models.mpt.backbone import MPTModel, MPTPreTrainedModel
 from llmfoundry.models.mpt.cache import CACHE_FIELD
 from llmfoundry.models.mpt.config import MPTConfig
+from llmfoundry.models.mpt.outputs import MPTCausalLMOutput
 
 __all__ = ["IGNORE_INDEX", "MPTForCausalLM", "mean_over_targets", "shift_targets"]
 
@@ -137,7 +137,7 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         return_logits: bool = True,
         detach_logits: bool = False,
-    ) -> CausalLMOutputWithPast:
+    ) -> MPTCausalLMOutput:
         """Returns logits, and with labels the mean loss.
 
         Args:
@@ -188,11 +188,12 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
                     source: Any = input_ids if inputs_embeds is None else inputs_embeds
                     hidden_BSE = share.gather(hidden_BSE)[:, : source.size(1)]
                 logits = self._logits(hidden_BSE, logits_to_keep)
-        return CausalLMOutputWithPast(
+        return MPTCausalLMOutput(
             loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            routing=outputs.routing,
             **{CACHE_FIELD: outputs[CACHE_FIELD] if CACHE_FIELD in outputs else None},
         )
 
@@ -239,31 +240,37 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
             past_key_values: The past.
             inputs_embeds: Embeddings of the prompt, for the first step.
             cache: Another name of ``past_key_values``.
-            next_sequence_length: How many of the last tokens are new; with a past, one.
-            **kwargs: ``attention_mask`` and ``use_cache`` are used.
+            next_sequence_length: How many of the last tokens are new; with a past, one by default.
+            **kwargs: ``attention_mask``, ``use_cache``, ``logits_to_keep`` are used; and
+                ``is_first_iteration``: a prompt is read, all of it by default.
 
         Raises:
             NotImplementedError: The batch is padded on the right.
         """
         cache = past_key_values if cache is None else cache
+        has_past = cache is not None and (
+            not isinstance(cache, Cache) or cache.get_seq_length() > 0
+        )
         mask_BT = kwargs.get("attention_mask")
-        mask_BT = torch.ones_like(input_ids) if mask_BT is None else mask_BT
-        mask_BT = mask_BT.bool()
-        if not bool(mask_BT[:, -1].all()):
+        is_first = kwargs.get("is_first_iteration", not has_past)
+        if is_first and mask_BT is not None and bool((mask_BT[:, 1:] < mask_BT[:, :-1]).any()):
             raise NotImplementedError(
                 "MPT does not support generation with right padding. Pad on the left: "
                 "tokenizer.padding_side = 'left'."
             )
-        has_past = cache is not None and (
-            not isinstance(cache, Cache) or cache.get_seq_length() > 0
-        )
-        if has_past:
-            input_ids = input_ids[:, -(next_sequence_length or 1) :]
+        if next_sequence_length is None and has_past and "is_first_iteration" not in kwargs:
+            next_sequence_length = 1
+        if next_sequence_length is not None:
+            input_ids = input_ids[:, -next_sequence_length:]
         inputs = {"input_ids": input_ids}
         if inputs_embeds is not None and not has_past:
             inputs = {"inputs_embeds": inputs_embeds}
         if self.transformer.attn_uses_sequence_id and self.training:
             inputs["sequence_id"] = torch.zeros_like(input_ids)
+        if self.transformer.temperature_wants_positions and mask_BT is not None:
+            n_new = next(iter(inputs.values())).size(1)
+            index_T = torch.arange(mask_BT.size(1), device=mask_BT.device)
+            inputs["position_ids"] = index_T[None, mask_BT.size(1) - n_new :]
         kept = {"logits_to_keep": kwargs["logits_to_keep"]} if "logits_to_keep" in kwargs else {}
         return {
             **inputs,

@@ -7,17 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from composer.core.types import Batch
-from composer.models.adapters import maybe_get_underlying_model
+from composer.models.adapters import count_frozen, maybe_get_underlying_model
 from composer.models.huggingface import HuggingFaceModel
 from llmfoundry.builders.components import build_metric
 from llmfoundry.builders.declared_keys import declares_keys
 from llmfoundry.metrics import (
     DEFAULT_CAUSAL_LM_EVAL_METRICS,
     DEFAULT_CAUSAL_LM_TRAIN_METRICS,
+)
+from llmfoundry.models.hf.adapters import (
+    ALL_LINEAR,
+    PEFT_KEYS,
+    check_adapter_settings,
+    fit_to_model,
+    initialise_adapters_as_peft,
+    lora_config,
+    with_trained_adapters,
 )
 from llmfoundry.models.mpt.causal_lm import (
     IGNORE_INDEX,
@@ -36,24 +44,23 @@ LOSS_FUNCTIONS = ("fused_crossentropy", "torch_crossentropy")
 
 
 def compute_loss_from_logits(
-    outputs: CausalLMOutputWithPast, shift_labels: bool, labels: torch.Tensor
+    outputs: CausalLMOutputWithPast,
+    shift_labels: bool,
+    labels: torch.Tensor,
+    loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Returns the mean cross-entropy of logits that are there already.
+    """Returns the mean loss per target of logits that are there already.
 
     Args:
         outputs: The model's outputs.
         shift_labels: Whether labels still stand under the logits of their own token.
         labels: Tokens, -100 where there is no target.
+        loss_fn: Takes logits ``[N, V]`` and targets ``[N]``; returns losses ``[N]``, or their sum.
     """
     targets = shift_targets(labels) if shift_labels else labels
     assert outputs.logits is not None
-    loss_sum = F.cross_entropy(
-        outputs.logits.flatten(0, -2).float(),
-        targets.flatten(),
-        ignore_index=IGNORE_INDEX,
-        reduction="sum",
-    )
-    return mean_over_targets(loss_sum, targets)
+    losses = loss_fn(outputs.logits.flatten(0, -2).float(), targets.flatten())
+    return mean_over_targets(losses.sum(), targets)
 
 
 KEYS_OF_PRETRAINED_CONFIG = {
@@ -72,6 +79,7 @@ KEYS_OF_PRETRAINED_CONFIG = {
         "": KEYS_OF_PRETRAINED_CONFIG | (set(inspect.signature(MPTConfig).parameters) - {"kwargs"}),
         "attn_config": ATTENTION_KEYS | {"prefix_lm"},
         "init_config": INIT_KEYS | {"verbose"},
+        "peft_config": PEFT_KEYS,
     }
 )
 class ComposerMPTCausalLM(HuggingFaceModel):
@@ -88,10 +96,14 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         additional_train_metrics: Names of more of them.
         loss_fn: ``fused_crossentropy`` or ``torch_crossentropy``; they are the same.
         additional_eval_metrics: Names of more evaluation metrics.
+        peft_config: Arguments of ``peft.LoraConfig``: only adapters are trained. Without
+            ``target_modules`` they stand beside all linear layers but the output layer.
+        pretrained_lora_id_or_path: Adapters that are loaded, and trained on.
+        should_save_peft_only: Saves only adapter weights in checkpoints, where there are adapters.
         **kwargs: The arguments of ``MPTConfig``.
 
     Raises:
-        ValueError: ``loss_fn`` is unknown.
+        ValueError: ``loss_fn`` is unknown, or the adapters do not fit the model.
     """
 
     def __init__(
@@ -101,6 +113,9 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         additional_train_metrics: list[str] | None = None,
         loss_fn: str = "fused_crossentropy",
         additional_eval_metrics: list[str] | None = None,
+        peft_config: dict[str, Any] | None = None,
+        pretrained_lora_id_or_path: str | None = None,
+        should_save_peft_only: bool = True,
         **kwargs: Any,
     ) -> None:
         if loss_fn not in LOSS_FUNCTIONS:
@@ -108,18 +123,25 @@ class ComposerMPTCausalLM(HuggingFaceModel):
                 f"Specified loss_fn={loss_fn} not recognized. `loss_fn` must be one of "
                 f"{list(LOSS_FUNCTIONS)}."
             )
+        check_adapter_settings(peft_config, pretrained_lora_id_or_path, should_save_peft_only)
+        lora = None if peft_config is None else lora_config(peft_config)
         train_metrics = [*DEFAULT_CAUSAL_LM_TRAIN_METRICS, *(additional_train_metrics or [])]
         eval_metrics = [*DEFAULT_CAUSAL_LM_EVAL_METRICS, *(additional_eval_metrics or [])]
+        model = self.model_class(self.config_class(**kwargs))
         super().__init__(
-            model=self.model_class(self.config_class(**kwargs)),
+            model=with_trained_adapters(model, pretrained_lora_id_or_path),
             tokenizer=tokenizer,
             use_logits=True,
             metrics=[build_metric(name, {}) for name in train_metrics] if use_train_metrics else [],
             eval_metrics=[build_metric(name, {}) for name in eval_metrics],
             shift_labels=True,
             allow_embedding_resizing=True,
+            peft_config=None if lora is None else fit_to_model(lora, model, ALL_LINEAR),
+            should_save_peft_only=should_save_peft_only,
         )
-        self.loss_fn = loss_fn
+        if self.using_peft:
+            initialise_adapters_as_peft(self.model, kwargs.get("init_device", "cpu"))
+        self.loss_fn = torch.nn.CrossEntropyLoss(ignore_index=IGNORE_INDEX, reduction="none")
         self.computes_own_loss = type(self).loss is not ComposerMPTCausalLM.loss
 
     @property
@@ -164,11 +186,27 @@ class ComposerMPTCausalLM(HuggingFaceModel):
             **inputs, labels=labels, return_logits=bool(self.train_metrics), detach_logits=True
         )
 
-    def loss(self, outputs: CausalLMOutputWithPast, batch: Batch) -> torch.Tensor:
-        """Returns the mean loss per target; zero where the batch has none."""
-        if outputs.loss is not None:
-            return outputs.loss
-        return compute_loss_from_logits(outputs, self.shift_labels, batch["labels"])
+    def loss(
+        self, outputs: CausalLMOutputWithPast, batch: Batch
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Returns the mean loss per target; zero where the batch has none.
+
+        For mb_moe and mb_dmoe in training: it as ``loss``, the load-balancing loss as ``lbl``, the
+        router's z-loss, if it is on, as ``zloss``, and their sum as ``total``. A step's ``lbl`` is
+        the mean of its micro-batches' with the weights of their losses, which add up to 1.
+        """
+        loss = outputs.loss
+        if loss is None:
+            loss = compute_loss_from_logits(
+                outputs, self.shift_labels, batch["labels"], self.loss_fn
+            )
+        routing = outputs.get("routing")
+        if routing is None:
+            return loss
+        parts = {"loss": loss, "lbl": routing.balance_loss}
+        if routing.z_loss is not None:
+            parts["zloss"] = routing.z_loss
+        return {"total": torch.stack(list(parts.values())).sum(), **parts}
 
     def fuse_z_loss(self, coefficient: float) -> bool:
         """Adds the z-loss to the training loss in the same pass, and says whether it will."""
@@ -199,8 +237,9 @@ class ComposerMPTCausalLM(HuggingFaceModel):
     def flops_per_batch(self, batch: Batch) -> int:
         """Returns the floating-point operations of one forward and backward pass.
 
-        Two for each parameter and token, and two for each pair of tokens and unit of width in
-        scores and in sums, both for the forward; the backward costs two forwards.
+        Two for each parameter and token, and two for each pair of tokens and unit of all heads
+        in scores and in sums, both for the forward; the backward costs two forwards, and one of
+        what is frozen.
         """
         if self.model.config.block_overrides is not None:
             warnings.warn(
@@ -211,8 +250,10 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         n_rows, seq_len = batch["input_ids"].shape[:2]
         config = self.model.config
         params_flops = 2 * self.n_active_params * seq_len
-        attention_flops = config.n_layers * 2 * 2 * config.d_model * seq_len**2
-        return (params_flops + attention_flops) * 3 * n_rows
+        width = config.n_heads * config.attention_head_dim
+        attention_flops = config.n_layers * 2 * 2 * width * seq_len**2
+        unspent = 2 * min(count_frozen(self), self.n_active_params) * seq_len
+        return ((params_flops + attention_flops) * 3 - unspent) * n_rows
 
 
 def _count_targets(batch: Batch) -> int:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from llmfoundry.models.layers.moe_settings import MEGABLOCKS, MIXTURES, config_moe_args
 from llmfoundry.models.utils.config_defaults import (
     attn_config_defaults,
     init_config_defaults,
@@ -253,8 +254,10 @@ def _check_ffn(config: Any) -> None:
             "TransformerEngine layers (fc_type: te, ffn_type: te_ln_mlp) are not built here, with "
             "transformer-engine installed or not. Use fc_type: torch and ffn_type: mptmlp."
         )
-    if ffn_config["ffn_type"] in ("mb_moe", "mb_dmoe"):
+    if ffn_config["ffn_type"] in MEGABLOCKS:
         ffn_config["return_bias"] = False
+    if ffn_config["ffn_type"] in MIXTURES:
+        config_moe_args(ffn_config, config.d_model, config.expansion_ratio, config.n_layers)
     ffn_config["fc_type"] = config.fc_type
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmfoundry.models.mpt.config import MPTConfig
 
-__all__ = ["to_transformers_config", "why_not_transformers"]
+__all__ = ["from_transformers_config", "to_transformers_config", "why_not_transformers"]
 
 ATTENTION_MUST_BE: dict[str, Any] = {
     "attn_type": "multihead_attention",
@@ -34,6 +34,7 @@ MODEL_MUST_BE: dict[str, Any] = {
     "use_pad_tok_in_ffn": True,
 }
 LAYER_NORMS = ("layernorm", "low_precision_layernorm")
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 EXACT_GELU = ({"name": "gelu"}, {"name": "gelu", "approximate": "none"})
 
 
@@ -82,6 +83,7 @@ def to_transformers_config(config: MPTConfig) -> Any:
         return None if value is None else float(value)
 
     attn_config = config.attn_config
+    tokens: dict[str, Any] = {key: getattr(config, key, None) for key in SPECIAL_TOKENS}
     return MptConfig(
         d_model=config.d_model,
         n_heads=config.n_heads,
@@ -105,4 +107,32 @@ def to_transformers_config(config: MPTConfig) -> Any:
         no_bias=True,
         use_cache=config.use_cache,
         tie_word_embeddings=config.tie_word_embeddings,
+        **tokens,
+    )
+
+
+def from_transformers_config(content: dict[str, Any]) -> MPTConfig:
+    """Returns our configuration of a model of transformers' own MPT class.
+
+    Args:
+        content: Its ``config.json``.
+    """
+    from transformers import MptConfig
+
+    theirs: Any = MptConfig.from_dict(content)
+    names = ("d_model", "n_heads", "n_layers", "max_seq_len", "vocab_size", "resid_pdrop")
+    names += ("emb_pdrop", "embedding_fraction", "use_cache", "tie_word_embeddings")
+    same: dict[str, Any] = {key: getattr(theirs, key) for key in names + SPECIAL_TOKENS}
+    of_attention = ("attn_pdrop", "clip_qkv", "softmax_scale")
+    return MPTConfig(
+        **same,
+        norm_type=theirs.norm_type if theirs.norm_type in LAYER_NORMS else LAYER_NORMS[0],
+        norm_eps=theirs.layer_norm_epsilon,
+        no_bias=True,
+        learned_pos_emb=False,
+        attn_config={
+            "attn_impl": "torch",
+            "alibi": True,
+            **{key: getattr(theirs.attn_config, key) for key in of_attention},
+        },
     )

@@ -14,7 +14,9 @@ from llmfoundry.layers_registry import (
     norms,
 )
 from llmfoundry.models.layers.blocks import FusedNormAttentionNorm, MPTBlock
+from llmfoundry.models.layers.dmoe import dMoE
 from llmfoundry.models.layers.ffn import MPTGLU, MPTMLP
+from llmfoundry.models.layers.mb_moe import MegaBlocksMoE
 
 __all__ = [
     "build_act_ckpt_mod_to_blocks",
@@ -26,7 +28,13 @@ __all__ = [
 ALL_BLOCKS = -1
 """Stands for every block in a module's list."""
 
-FFN_CLASSES: dict[str, type[torch.nn.Module]] = {"mptmlp": MPTMLP, "mptglu": MPTGLU}
+FFN_CLASSES: dict[str, type[torch.nn.Module]] = {
+    "mptmlp": MPTMLP,
+    "mptglu": MPTGLU,
+    "torch_dmoe": dMoE,
+    "mb_moe": MegaBlocksMoE,
+    "mb_dmoe": MegaBlocksMoE,
+}
 
 
 def pass_on_block_idx(parent: torch.nn.Module) -> None:

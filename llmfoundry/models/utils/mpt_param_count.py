@@ -15,7 +15,8 @@ def mpt_get_total_params(mpt_model: Any) -> int:
 def mpt_get_active_params(mpt_model: Any) -> int:
     """Returns the parameters in a token's matrix products: all but what only is looked up.
 
-    That is an untied input embedding, and the tables of value embeddings.
+    That is an untied input embedding, and the tables of value embeddings. Of the experts of mb_moe
+    and mb_dmoe a token uses its top k; those of torch_dmoe all count, as they always did.
     """
     total = mpt_get_total_params(mpt_model)
     if not mpt_model.config.tie_word_embeddings:
@@ -23,4 +24,8 @@ def mpt_get_active_params(mpt_model: Any) -> int:
     for module in mpt_model.model.transformer.blocks.modules():
         if isinstance(module, torch.nn.Embedding):
             total -= module.weight.numel()
+        elif getattr(module, "gives_routing", False):
+            ffn: Any = module
+            experts = sum(param.numel() for param in ffn.experts.mlp.parameters())
+            total -= experts - experts * ffn.router.moe_top_k // ffn.router.moe_num_experts
     return total

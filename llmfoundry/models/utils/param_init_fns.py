@@ -14,6 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from llmfoundry.layers_registry import module_init_fns, norms, param_init_fns
+from llmfoundry.models.layers.dmoe import DroplessMLP, ExpertMLP
 
 __all__ = [
     "baseline_param_init_fn_",
@@ -24,6 +25,7 @@ __all__ = [
     "init_own_params_",
     "kaiming_normal_param_init_fn_",
     "kaiming_uniform_param_init_fn_",
+    "moe_init",
     "multihead_attention_init",
     "neox_param_init_fn_",
     "norm_init",
@@ -187,6 +189,38 @@ def multihead_attention_init(
     _fill(module.out_proj.weight, init_fn_)
     _divide_residual_(module.out_proj, div_is_residual)
     return True
+
+
+def moe_init(
+    module: torch.nn.Module, init_fn_: InitFn, div_is_residual: float | None, **_: Any
+) -> bool:
+    """Initialises experts: each matrix as the linear layer that it is, and biases to zero.
+
+    Those of torch_dmoe are drawn as they are stored, all experts' as one matrix, and are not
+    divided, as published models have it.
+    """
+    if isinstance(module, DroplessMLP):
+        if module.bias is not None:
+            _fill(module.bias, torch.nn.init.zeros_)
+        return True
+    if not isinstance(module, ExpertMLP):
+        return False
+    for name, weight in module.named_parameters(recurse=False):
+        divisor = div_is_residual if name == "w2" else None
+        _fill(weight, functools.partial(_init_experts_, module, name, init_fn_, divisor))
+    return True
+
+
+def _init_experts_(
+    module: ExpertMLP, name: str, init_fn_: InitFn, divisor: float | None, weight: torch.Tensor
+) -> None:
+    if module.inits_whole:
+        init_fn_(weight)
+        return
+    for w_IO in module.by_expert(name, weight):
+        init_fn_(w_IO.mT)  # a linear layer's weight, whose second dimension is what goes in
+        if divisor is not None:
+            w_IO.div_(divisor)
 
 
 def generic_param_init_fn_(

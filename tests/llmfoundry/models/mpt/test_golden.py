@@ -15,7 +15,12 @@ from llmfoundry.models.mpt.config import MPTConfig
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "mpt"
 ERRORS = json.loads((GOLDEN / "errors.json").read_text())
+CACHE = json.loads((GOLDEN / "cache_vs_nocache.json").read_text())
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
+CACHE_WAS_WRONG = {
+    "overrides_kv_reuse": "the cached keys were cut along heads, and decoding raised",
+    "temp_tuning": "while decoding every position was 0",
+}
 DIFFERS_ON_PURPOSE = {
     "bad_attn_impl": "triton, which old hub configurations name, is read as torch",
     "alibi_flash_without_flash_attn": "every mask runs without flash-attn",
@@ -125,6 +130,9 @@ def test_generation(name: str) -> None:
                 pad_token_id=0,
             )
             assert tokens.tolist() == expected, use_cache
+        others = {key: value for key, value in case.items() if "cache" in key}
+        if name not in CACHE_WAS_WRONG:
+            assert all(tokens == expected for tokens in others.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,7 +152,10 @@ def test_one_token_at_a_time_equals_all_at_once(name: str) -> None:
             )
             cache = out.get("past_key_values") if "past_key_values" in out else out["cache"]
             steps.append(out.logits)
-    torch.testing.assert_close(torch.cat(steps, dim=1)[mask], whole[mask], atol=5e-6, rtol=1e-4)
+    difference = (torch.cat(steps, dim=1) - whole)[mask].abs().max().item()
+    if name in CACHE and name not in CACHE_WAS_WRONG:
+        assert max(CACHE[name].values()) < 5e-6
+    assert difference < 5e-6
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llmfoundry.models.utils.chunked_cross_entropy import chunked_cross_entropy
+from llmfoundry.models.utils.chunked_cross_entropy import PIECE_ELEMENTS, chunked_cross_entropy
 
 N, E, V = 37, 16, 53
 
@@ -67,6 +67,18 @@ def test_z_loss_equals_its_formula_in_double_precision(
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
     for found, exactly in zip(torch.autograd.grad(loss / 7, (hidden, weight)), gradients):
         torch.testing.assert_close(found.double(), exactly, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [1, 5])
+def test_pieces_change_nothing(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, target = _inputs()
+    settings = {"logit_scale": 0.3, "softcap": 1.5, "z_loss": 0.25, "chunk_size": 17}
+    whole = chunked_cross_entropy(hidden, weight, target, **settings)
+    gradients = torch.autograd.grad(whole, (hidden, weight))
+    monkeypatch.setitem(PIECE_ELEMENTS, "cpu", n_rows * V)
+    loss = chunked_cross_entropy(hidden, weight, target, **settings)
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(torch.autograd.grad(loss, (hidden, weight)), gradients)
 
 
 def test_one_of_the_inputs_may_be_frozen_and_evaluation_needs_no_gradient() -> None:
