@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -71,6 +72,32 @@ def test_the_overhead_of_an_algorithm_is_measured(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "label_smoothing: a step takes" in done.stdout, done.stderr  # bars are not for one turn
     assert json.loads(figures.read_text())["label_smoothing"] > 0
+
+
+@pytest.mark.slow
+def test_the_step_of_a_model_is_measured(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "model_step.py")]
+    sizes = {"rounds": 1, "sequence": 16, "width": 32, "heads": 2, "layers": 2, "json": figures}
+    for name, value in sizes.items():
+        command += [f"--{name}", str(value)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "mpt_compiled" in done.stdout, done.stderr  # so small a one need not be fast
+    result = json.loads(figures.read_text())
+    assert result["gpt2"]["ratio"] == result["gpt2"]["share"] == 1
+    assert all(row["seconds"] > 0 and row["mib"] > 0 for row in result.values())
+
+
+@pytest.mark.slow
+def test_generation_is_measured() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "generation.py"), "--rounds", "1"]
+    command += ["--prompt", "4", "--new", "4", "--width", "64", "--layers", "1"]
+    done = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert re.search(r"batch 1: ours [\d,.]+ tokens/s, theirs", done.stdout), done.stderr
+    assert "batch 8: ours" in done.stdout  # so small a model need not be fast
 
 
 @pytest.mark.parametrize(("task", "name"), ROWS)
