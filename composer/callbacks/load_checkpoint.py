@@ -1,15 +1,13 @@
 """Loads another checkpoint at an event of the run."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from composer.checkpoint.whole_run import load_checkpoint
 from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.logger import Logger
+from composer.core.model_state import whole_model_wanted
 from composer.core.state import State
 from composer.utils.file_helpers import maybe_create_object_store_from_uri, parse_uri
 
@@ -49,7 +47,7 @@ class LoadCheckpoint(Callback):
         super().run_event(event, state, logger)
         if event != self.event:
             return
-        with _whole_model_wanted(state.model):
+        with whole_model_wanted(state.model):
             load_checkpoint(
                 path=self.parsed_path,
                 state=state,
@@ -59,17 +57,3 @@ class LoadCheckpoint(Callback):
                 strict_model_weights=self.strict_model_weights,
                 ignore_keys=self.ignore_keys,
             )
-
-
-@contextmanager
-def _whole_model_wanted(model: torch.nn.Module) -> Iterator[None]:
-    """Base weights are wanted even of a model that keeps only its adapter in checkpoints."""
-    name = "should_save_peft_only"
-    if not getattr(model, name, False):
-        yield
-        return
-    setattr(model, name, False)
-    try:
-        yield
-    finally:
-        setattr(model, name, True)

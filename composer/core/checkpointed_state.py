@@ -19,6 +19,7 @@ from composer.core.model_state import (
     set_model_state,
     set_optimizer_state,
     strip_ddp_prefix,
+    whole_model_wanted,
 )
 from composer.core.precision import Precision
 from composer.core.protocols import DescribesItself
@@ -141,7 +142,26 @@ class CheckpointedState(Serializable):
 
     def _get_integrations_state_dict(self) -> dict[str, Any]:
         model = unwrap_model(self.model)
-        return {"huggingface": model.get_metadata()} if isinstance(model, DescribesItself) else {}
+        if not isinstance(model, DescribesItself):
+            return {}
+        base = self._sum_of_base()
+        told = {} if base is None else {"sum_of_base": base}
+        return {"huggingface": model.get_metadata(), **told}
+
+    def _sum_of_base(self) -> int | None:
+        ask = getattr(unwrap_model(self.model), "sum_of_base", None)
+        return None if ask is None else ask()
+
+    def _check_base(self, state: dict[str, Any]) -> None:
+        """Refuses adapters of another base; all ranks must call it, and agree."""
+        own, saved = self._sum_of_base(), state.get("integrations", {}).get("sum_of_base")
+        if own is not None and any(dist.all_gather_object(saved not in (None, own))):
+            raise ValueError(
+                "The checkpoint holds adapters alone, and they were trained on another base: the "
+                "bits of its weights sum to another number. Load that base (the same files, "
+                "config_overrides, seed of what is initialised, and dtype of weights), or take the "
+                "adapters onto this one with load_ignore_keys: [state/integrations]."
+            )
 
     def _get_state_metadata(self) -> dict[str, Any]:
         metadata = {
@@ -219,16 +239,21 @@ class CheckpointedState(Serializable):
             RuntimeError: If names (``strict``) or shapes do not agree; all of them are listed.
         """
         del logger
+        self._check_base(state_dict)
         weights = state_dict["model"]
         if state_dict.get("is_model_ddp", False):
             weights = strip_ddp_prefix(self.model, weights)
-        missing, unexpected = set_model_state(
-            self.model,
-            weights,
-            strict=strict,
-            broadcast=self.load_monolith_rank0_only,
-            **self._gathering(),
-        )
+        names = self._names_of_base(weights)
+        if names is None:
+            missing, unexpected = set_model_state(
+                self.model,
+                weights,
+                strict=strict,
+                broadcast=self.load_monolith_rank0_only,
+                **self._gathering(),
+            )
+        else:
+            missing, unexpected = self._load_base(weights, names, strict)
         if missing or unexpected:
             warnings.warn(
                 "The checkpoint does not fit the model. Not in the checkpoint, left as they were: "
@@ -236,6 +261,36 @@ class CheckpointedState(Serializable):
                 category=UserWarning,
                 stacklevel=2,
             )
+
+    def _names_of_base(self, weights: dict[str, Any]) -> dict[str, str] | None:
+        """Returns, for weights saved without adapters, their names by those they have under them.
+
+        None if the model has no adapters, or the weights have.
+        """
+        plain_name_of = getattr(unwrap_model(self.model), "plain_name_of", None)
+        if plain_name_of is None or self.load_monolith_rank0_only:
+            return None
+        if any(plain_name_of(name) != name for name in weights):
+            return None
+        with whole_model_wanted(self.model):
+            own = get_model_state(self.model)
+        names = {name: plain for name in own if (plain := plain_name_of(name)) is not None}
+        return names if len(names) < len(own) else None
+
+    def _load_base(
+        self, weights: dict[str, Any], names: dict[str, str], strict: bool
+    ) -> tuple[list[str], list[str]]:
+        missing = sorted(set(names.values()) - weights.keys())
+        unexpected = sorted(weights.keys() - set(names.values()))
+        if strict and (missing or unexpected):
+            raise RuntimeError(
+                "The checkpoint holds neither these adapters nor their base. Not in it: "
+                f"{_listed(missing)}. Not in the base: {_listed(unexpected)}"
+            )
+        found = {name: weights[plain] for name, plain in names.items() if plain in weights}
+        with whole_model_wanted(self.model):
+            set_model_state(self.model, found, strict=False, **self._gathering())
+        return missing, unexpected
 
     def load_optim_state(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Puts the moments and settings of a checkpoint into the optimizer.
@@ -286,6 +341,8 @@ class CheckpointedState(Serializable):
         )
         if "model" in state:
             self.load_model_state(state, logger, strict)
+        else:
+            self._check_base(state)
         loaders = {
             # Not strict: a parameter that never got a gradient has no moments to save or to load.
             "optimizers": lambda saved: self.load_optim_state({"optimizers": saved}, strict=False),

@@ -7,7 +7,8 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +37,21 @@ def get_model_state(
 
     options = dcp.StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
     return dcp.get_model_state_dict(model, submodules=None, options=options)
+
+
+@contextlib.contextmanager
+def whole_model_wanted(model: torch.nn.Module) -> Iterator[None]:
+    """Has a model that keeps only its adapters in checkpoints give and take its base too."""
+    plain = unwrap_model(model)
+    name = "should_save_peft_only"
+    if not getattr(plain, name, False):
+        yield
+        return
+    setattr(plain, name, False)
+    try:
+        yield
+    finally:
+        setattr(plain, name, True)
 
 
 def set_model_state(

@@ -41,6 +41,7 @@ class Feature(Enum):
     SAVED_METRICS = "save_metrics"
     RANK_ZERO_LOADS = "load_monolith_rank0_only"
     ADAPTERS = "adapters (LoRA)"
+    FEW_BITS = "weights in few bits (quantization)"
     READING_GRADIENTS = "a callback that reads gradients (OptimizerMonitor, StabilityMonitor)"
 
 
@@ -68,6 +69,7 @@ _ZERO_REASONS = {
     "requires_grad_(False)",
     _F.SYNC_STRATEGY: "it says when replicas exchange gradients, and the stage of ZeRO says so "
     "here; leave it out",
+    _F.FEW_BITS: "the engine would spread packed numbers; train with replicas",
     _F.READING_GRADIENTS: "gradients are in the engine, in pieces; leave the callback out",
 }
 REFUSED = (
@@ -105,6 +107,12 @@ REFUSED = (
         _F.SYNC_STRATEGY,
         "it says when replicas exchange gradients, and sharded ones are reduced with each backward "
         "pass; leave it out",
+    ),
+    Refused(
+        _F.SHARDING,
+        _F.FEW_BITS,
+        "a shard of packed numbers loses their scales, and results would be wrong; train with "
+        "replicas, whose base is small already",
     ),
     Refused(
         _F.SHARDED_CHECKPOINTS,

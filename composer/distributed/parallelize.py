@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from composer.core.model_state import whole_model_wanted
 from composer.core.precision import Precision
 from composer.distributed.activation_checkpointing import (
     CheckFn,
@@ -104,9 +105,10 @@ def have_all_ranks_agree(model: torch.nn.Module, device: torch.device) -> bool:
 @contextlib.contextmanager
 def get_full_state_dict(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
     """Gives the weights that rank 0 has before the block shards the model; empty elsewhere."""
-    whole = dict(model.state_dict()) if dist.get_global_rank() == 0 else {}
-    yield whole
-    whole.clear()
+    with whole_model_wanted(model):
+        whole = dict(model.state_dict()) if dist.get_global_rank() == 0 else {}
+        yield whole
+        whole.clear()
 
 
 def _weights_to_send(

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from composer.utils.gradients import as_sharded, local_part
 from composer.utils.import_helpers import MissingConditionalImportError
+from composer.utils.misc import reshard
 
 __all__ = [
     "add_adapters",
+    "count_frozen",
     "describe_adapters",
     "filter_state_dict_peft",
     "has_adapters",
+    "has_few_bits",
     "keep_only_adapters_in_checkpoints",
     "make_peft_config",
     "maybe_get_underlying_model",
+    "plain_name_of",
+    "quiet_peft",
+    "sum_of_base",
 ]
 
 
@@ -34,6 +46,11 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "get_base_model") and hasattr(model, "peft_config")
 
 
+def has_few_bits(model: Any) -> bool:
+    """Says whether a transformers model, adapted or not, has quantised weights."""
+    return getattr(maybe_get_underlying_model(model), "hf_quantizer", None) is not None
+
+
 def maybe_get_underlying_model(model: Any) -> Any:
     """Returns the model inside an adapter model, or the model itself."""
     return model.base_model.model if has_adapters(model) else model
@@ -46,7 +63,21 @@ def add_adapters(model: Any, peft_config: Any) -> Any:
         ValueError: If they are not low-rank adapters.
     """
     _check_kind(peft_config)
-    return _peft().get_peft_model(model, peft_config)
+    settings = copy.copy(peft_config)
+    name, settings.base_model_name_or_path = peft_config.base_model_name_or_path, None
+    with quiet_peft():
+        adapted = _peft().get_peft_model(model, settings)
+    # peft takes the model's own name, which one that was built, not loaded, does not have.
+    settings.base_model_name_or_path = name or settings.base_model_name_or_path
+    return adapted
+
+
+@contextlib.contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Hushes what peft asks of transformers that is being replaced there."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        yield
 
 
 def _check_kind(peft_config: Any) -> None:
@@ -108,10 +139,13 @@ def filter_state_dict_peft(
     kept = {key: value for key, value in state_dict.items() if key in own}
     if not remove_adapter_names:
         return kept
-    return {
-        key.replace(f".modules_to_save.{adapter_name}", "").replace(f".{adapter_name}", ""): value
-        for key, value in kept.items()
-    }
+    return {_name_in_files(key, adapter_name): value for key, value in kept.items()}
+
+
+def _name_in_files(key: str, adapter_name: str) -> str:
+    # Magnitudes of DoRA were parameters once, and are saved as if they still were.
+    key = key.replace(f".lora_magnitude_vector.{adapter_name}.weight", ".lora_magnitude_vector")
+    return key.replace(f".modules_to_save.{adapter_name}", "").replace(f".{adapter_name}", "")
 
 
 def _is_of(key: str, adapter_name: str) -> bool:
@@ -130,6 +164,58 @@ def keep_only_adapters_in_checkpoints(model: Any) -> None:
     _check_kind(model.model.peft_config[model.model.active_adapter])
     model.register_state_dict_post_hook(_drop_frozen_weights)
     model.register_load_state_dict_post_hook(_miss_no_frozen_weights)
+
+
+def count_frozen(model: torch.nn.Module) -> int:
+    """Returns the number of parameters that get no gradient, which costs a third of their work."""
+    return sum(each.numel() for each in model.parameters() if not each.requires_grad)
+
+
+def plain_name_of(model: Any, name: str) -> str | None:
+    """Returns the name that a weight of a base has without adapters; None for the adapters' own.
+
+    Args:
+        model: A ``HuggingFaceModel`` with adapters.
+        name: The weight's name in it.
+    """
+    adapter = model.model.active_adapter
+    whole = f".modules_to_save.{adapter}."  # starts as a copy of the base's
+    if whole not in name and _is_of(name, adapter):
+        return None
+    plain = name.replace(".base_model.model.", ".", 1).replace(".base_layer.", ".")
+    return plain.replace(whole, ".").replace(".original_module.", ".")
+
+
+def sum_of_base(model: Any) -> int | None:
+    """Returns a sum over the bits of all frozen weights, which tells one base from another.
+
+    It is the same however the weights are spread. All ranks call it.
+
+    Args:
+        model: A model of the peft package. Of one whose base has few bits the sum is None, since
+            packages pack these as they like.
+    """
+    if has_few_bits(model) or any(hasattr(p, "ds_id") for p in model.parameters()):
+        return None
+    reshard(model)
+    sums: dict[tuple[Any, tuple[int, ...]], torch.Tensor] = {}
+    for place, weight in enumerate(model.parameters(), start=1):
+        if weight.requires_grad:
+            continue
+        sharded = as_sharded(weight)
+        placements = () if sharded is None else sharded.placements
+        axes = tuple(i for i, each in enumerate(placements) if not each.is_replicate())
+        bits = local_part(weight.detach()).view(_BITS[weight.element_size()])
+        total = place * bits.sum(dtype=torch.int64)  # overflow wraps, everywhere alike
+        key = (None if sharded is None else sharded.device_mesh, axes)
+        sums[key] = sums[key] + total if key in sums else total
+    for (mesh, axes), total in sums.items():
+        for axis in axes:
+            torch.distributed.all_reduce(total, group=mesh.get_group(axis))
+    return sum(int(total) for total in sums.values()) % 2**63
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _own_keys(model: Any, keys: Iterable[str]) -> set[str]:

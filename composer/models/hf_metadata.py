@@ -7,7 +7,9 @@ import copy
 import importlib
 import json
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from composer.models.adapters import (
 )
 
 __all__ = [
+    "build_saved_model",
+    "defining_class",
+    "describe_files",
     "describe_model",
     "describe_tokenizer",
     "get_hf_config_from_composer_state_dict",
@@ -32,16 +37,35 @@ __all__ = [
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Returns a model's configuration, the path of its class and its adapters as plain data."""
+    """Returns a model's configurations, the path of its class and its adapters as plain data."""
     inner = maybe_get_underlying_model(model)
+    own_class = defining_class(inner)
+    config = inner.config.to_dict()
+    config.pop("quantization_config", None)  # how this run holds the base, not what the base is
     described = {
         "config": {
             "file_extension": ".json",
-            "content": inner.config.to_dict(),
-            "class": f"{type(inner).__module__}.{type(inner).__name__}",
+            "content": config,
+            "class": f"{own_class.__module__}.{own_class.__name__}",
         }
     }
+    generation = getattr(inner, "generation_config", None)
+    if generation is not None:
+        content = json.loads(generation.to_json_string())
+        described["generation_config"] = {"file_extension": ".json", "content": content}
     return described | ({"peft_config": describe_adapters(model)} if has_adapters(model) else {})
+
+
+def defining_class(model: Any) -> type:
+    """Returns the class that a module defines: sharding and its like put others before it."""
+    from transformers import PreTrainedModel
+
+    for kind in type(model).__mro__:
+        home = sys.modules.get(kind.__module__)
+        is_defined = getattr(home, kind.__name__, None) is kind or "<locals>" in kind.__qualname__
+        if issubclass(kind, PreTrainedModel) and is_defined:
+            return kind
+    return type(model)
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -62,13 +86,36 @@ def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
         }
 
 
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Returns files of a tokenizer as plain data, from which each byte of them can be written.
+
+    Args:
+        folder: Where they are.
+        names: Their names in it.
+
+    Raises:
+        ValueError: If there is a file of a kind that has no plain form.
+    """
+    described = {}
+    for name in names:
+        path = folder / name
+        described[name] = {"file_extension": path.suffix, "content": _content(path)}
+        if path.suffix in (".json", ".txt"):  # how it is laid out is not in the content
+            described[name]["text"] = _text(path)
+    return described
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8")  # with the ends of lines that it has
+
+
 def _content(path: Path) -> Any:
     if path.suffix == ".txt":
-        return path.read_text(encoding="utf-8").splitlines()
+        return _text(path).splitlines()
     if path.suffix == ".json":
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_text(path))
     if path.suffix in (".py", ".jinja"):
-        return path.read_text(encoding="utf-8")
+        return _text(path)
     if path.suffix == ".model":  # a sentencepiece model, which is a protocol buffer
         return path.read_bytes()
     raise ValueError(
@@ -77,14 +124,16 @@ def _content(path: Path) -> Any:
     )
 
 
-def _write(path: Path, file_extension: str, content: Any) -> None:
+def _write(path: Path, file_extension: str, content: Any, text: str | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if file_extension == ".txt":
+    if text is not None:
+        path.write_bytes(text.encode("utf-8"))
+    elif file_extension == ".txt":
         path.write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
     elif file_extension == ".json":
         path.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
     elif file_extension in (".py", ".jinja"):
-        path.write_text(content, encoding="utf-8")
+        path.write_bytes(content.encode("utf-8"))
     elif file_extension == ".model":
         path.write_bytes(content)
     else:
@@ -124,7 +173,7 @@ def load_tokenizer_from_saved_state(
         if name == "tokenizer_config.json":
             # The place that the tokenizer once came from may exist no more, or be another one now.
             content = {k: v for k, v in content.items() if k != "name_or_path"}
-        _write(path, saved["file_extension"], content)
+        _write(path, saved["file_extension"], content, saved.get("text"))
     return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
 
 
@@ -204,6 +253,30 @@ def own_config_class(hf_state: dict[str, Any]) -> Any | None:
         return None
 
 
+def build_saved_model(hf_state: dict[str, Any], trust_remote_code: bool = False) -> Any:
+    """Builds the model of a checkpoint, without its adapters, **with fresh weights**.
+
+    Args:
+        hf_state: What ``HuggingFaceModel.get_metadata`` returned.
+        trust_remote_code: Runs code that came with the model, from where it came from.
+
+    Raises:
+        ValueError: If the kind of the model is unknown to the installed transformers.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    described = hf_state["model"]["config"]
+    if trust_remote_code and described["class"].startswith("transformers_modules."):
+        content = {k: v for k, v in described["content"].items() if k != "model_type"}
+        name = content.pop("_name_or_path")
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True, **copy.deepcopy(content))
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    config = _config(hf_state, None)
+    model_class: Any = _resolve(_saved_class(hf_state))
+    is_auto = hasattr(model_class, "from_config")
+    return model_class.from_config(config) if is_auto else model_class(config)
+
+
 def load_model_from_saved_state(
     hf_state: dict[str, Any],
     loaded_state_dict: dict[str, Any],
@@ -247,7 +320,12 @@ _AUTO_CLASSES = {
 
 
 def _saved_class(hf_state: dict[str, Any]) -> str:
-    path = hf_state["model"]["config"]["class"]
+    described = hf_state["model"]["config"]
+    path = described["class"]
+    if path.startswith("torch."):  # what sharding put before, or around, the model's own class
+        name = path.rpartition(".")[2]
+        known = described["content"].get("architectures") or ["AutoModelForCausalLM"]
+        return f"transformers.{name[4:] if name.startswith('FSDP') else known[0]}"
     if not path.startswith("peft."):
         return path
     # Composer wrote the class of the wrapper here, not that of the model in it.

@@ -17,8 +17,11 @@ from composer.models.adapters import (
     add_adapters,
     filter_state_dict_peft,
     has_adapters,
+    has_few_bits,
     keep_only_adapters_in_checkpoints,
     maybe_get_underlying_model,
+    plain_name_of,
+    sum_of_base,
 )
 from composer.models.base import ComposerModel
 from composer.models.hf_metadata import (
@@ -110,7 +113,7 @@ class HuggingFaceModel(ComposerModel):
                 "in checkpoints, and text cannot be generated."
             )
         else:
-            self._fit_vocabulary(len(tokenizer), allow_embedding_resizing)
+            self._fit_vocabulary(len(tokenizer), allow_embedding_resizing, peft_config)
         self._adapt(peft_config)
         self.should_save_peft_only = should_save_peft_only
         self.model_forward_args = set(inspect.signature(inner.forward).parameters)
@@ -142,7 +145,9 @@ class HuggingFaceModel(ComposerModel):
         if self.using_peft:
             keep_only_adapters_in_checkpoints(self)
 
-    def _fit_vocabulary(self, entries: int, allow_embedding_resizing: bool) -> None:
+    def _fit_vocabulary(
+        self, entries: int, allow_embedding_resizing: bool, peft_config: Any | None
+    ) -> None:
         """Makes room for all tokens; rows beyond the tokenizer's entries are left as they are."""
         vocab_size = _vocab_size(self.config)
         if vocab_size is None or entries == vocab_size:
@@ -161,6 +166,14 @@ class HuggingFaceModel(ComposerModel):
                 f"{vocab_size}: some tokens would have no embedding. Pass "
                 "allow_embedding_resizing=True to enlarge it, or give the model a vocab_size of at "
                 f"least {entries}."
+            )
+        adapters = self.model.active_peft_config if has_adapters(self.model) else peft_config
+        if adapters is not None and not adapters.modules_to_save:
+            raise ValueError(
+                f"The tokenizer has {entries} entries, and the embeddings' rows beyond "
+                f"{vocab_size} would stay as they were drawn: adapters freeze them, and are saved "
+                "without them. Name the embedding in peft_config.modules_to_save to train it, or "
+                "enlarge the model before."
             )
         log.warning(
             "The embeddings are enlarged from %d to %d rows for the tokenizer.", vocab_size, entries
@@ -231,7 +244,8 @@ class HuggingFaceModel(ComposerModel):
         if not self.use_logits and not is_task:
             return self.forward(batch) if outputs is None else outputs
         # A model that returns tuples puts the loss, if it made one, before the logits.
-        has_loss = outputs is not None and "labels" in self._known(batch)
+        takes_labels = "labels" in batch and "labels" in self.model_forward_args
+        has_loss = outputs is not None and takes_labels
         if outputs is None:
             outputs = self._forward_without_labels(batch)
         if isinstance(outputs, Mapping):
@@ -328,6 +342,22 @@ class HuggingFaceModel(ComposerModel):
         tokenizer = {} if self.tokenizer is None else describe_tokenizer(self.tokenizer)
         return {"model": describe_model(self.model), "tokenizer": tokenizer}
 
+    @property
+    def has_few_bits(self) -> bool:
+        """Whether the weights are quantised."""
+        return has_few_bits(self.model)
+
+    def plain_name_of(self, name: str) -> str | None:
+        """Returns the name that a weight has without adapters; None for the adapters' own."""
+        return plain_name_of(self, name) if self.using_peft else name
+
+    def sum_of_base(self) -> int | None:
+        """Returns what tells the base of adapters that are saved alone from another base.
+
+        All ranks call it. It is None where there are no such adapters, or it cannot be told.
+        """
+        return sum_of_base(self.model) if self.using_peft and self.should_save_peft_only else None
+
     load_huggingface_tokenizer_from_saved_state = staticmethod(load_tokenizer_from_saved_state)
     load_huggingface_model_from_saved_state = staticmethod(load_model_from_saved_state)
 
@@ -345,7 +375,7 @@ class HuggingFaceModel(ComposerModel):
         folder with ``write_huggingface_pretrained_from_composer_checkpoint``.
 
         Args:
-            checkpoint_path: Path or address of a one-file checkpoint.
+            checkpoint_path: Path or address of a checkpoint, a file or a folder of shards.
             model_instantiation_class: A model class, an Auto class or the dotted path of one; by
                 default the class that was saved.
             model_config_kwargs: Values that replace saved ones in the configuration.

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["with_document_mask"]
+__all__ = ["has_one_document_a_row", "with_document_mask"]
 
 MASKED_BY_TENSOR = ("eager", "sdpa")
 """Implementations of attention that take a mask of each pair of tokens."""
@@ -23,30 +23,15 @@ def with_document_mask(
         model: The model, whose configuration says how it computes attention.
 
     Raises:
-        ValueError: If the model's attention cannot be given such a mask.
+        ValueError: If the model's attention cannot be given such a mask, and a row has several
+            documents.
     """
     config = model.config.get_text_config()
-    implementation = config._attn_implementation
-    if implementation not in MASKED_BY_TENSOR:
-        raise ValueError(
-            f"attn_implementation={implementation!r} cannot keep the documents of a row apart "
-            f"here; use one of {MASKED_BY_TENSOR}, or rows of one document each."
-        )
     n_tokens = sequence_id.size(1)
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    slides = "sliding_attention" in kinds or (window is not None and not kinds)
-    if slides and window is not None and window < n_tokens:
-        raise ValueError(
-            f"This model's attention slides over {window} tokens, which a mask of documents would "
-            f"switch off in rows of {n_tokens}; use rows of at most {window} tokens, or of one "
-            "document each."
-        )
-    if other := kinds - {"full_attention", "sliding_attention"}:
-        raise ValueError(
-            f"Layers of the kinds {sorted(other)} carry a state along a row, from one document "
-            "into the next; use rows of one document each."
-        )
+    if (reason := _why_not(config, n_tokens)) is not None:
+        if has_one_document_a_row(sequence_id):
+            return inputs
+        raise ValueError(reason)
     same = sequence_id[:, :, None] == sequence_id[:, None, :]
     causal = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=sequence_id.device).tril()
     allowed = same & causal
@@ -57,9 +42,40 @@ def with_document_mask(
         allowed |= torch.eye(n_tokens, dtype=torch.bool, device=allowed.device)
     return {
         **inputs,
-        "attention_mask": _as_bias(allowed[:, None], model.dtype, implementation),
+        "attention_mask": _as_bias(allowed[:, None], model.dtype, config._attn_implementation),
         "position_ids": inputs.get("position_ids", _positions(sequence_id)),
     }
+
+
+def has_one_document_a_row(sequence_id: torch.Tensor) -> bool:
+    """Says whether no row has several documents; -1 is padding. Waits for the device."""
+    last = sequence_id.amax(dim=1, keepdim=True)
+    return bool(((sequence_id == last) | (sequence_id < 0)).all())
+
+
+def _why_not(config: Any, n_tokens: int) -> str | None:
+    """Why a model of this configuration cannot keep documents apart, or None if it can."""
+    implementation = config._attn_implementation
+    if implementation not in MASKED_BY_TENSOR:
+        return (
+            f"attn_implementation={implementation!r} cannot keep the documents of a row apart "
+            f"here; use one of {MASKED_BY_TENSOR}, or rows of one document each."
+        )
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    slides = "sliding_attention" in kinds or (window is not None and not kinds)
+    if slides and window is not None and window < n_tokens:
+        return (
+            f"This model's attention slides over {window} tokens, which a mask of documents would "
+            f"switch off in rows of {n_tokens}; use rows of at most {window} tokens, or of one "
+            "document each."
+        )
+    if other := kinds - {"full_attention", "sliding_attention"}:
+        return (
+            f"Layers of the kinds {sorted(other)} carry a state along a row, from one document "
+            "into the next; use rows of one document each."
+        )
+    return None
 
 
 def _as_bias(allowed: torch.Tensor, dtype: torch.dtype, implementation: str) -> torch.Tensor:

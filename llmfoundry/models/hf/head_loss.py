@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from llmfoundry.models.hf.adapted_head import head_weight, is_plain_head
 from llmfoundry.models.utils.chunked_cross_entropy import chunked_cross_entropy
 
 __all__ = ["computes_loss_in_chunks", "with_chunked_loss"]
@@ -32,8 +33,7 @@ def with_chunked_loss(model: Any) -> bool:
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
     has_body = getattr(model, "base_model", model) is not model
-    is_plain = type(head) is torch.nn.Linear and head.bias is None
-    if not (has_body and is_plain) or getattr(config, "output_router_logits", False):
+    if not (has_body and is_plain_head(head)) or getattr(config, "output_router_logits", False):
         return False
     own = type(model)
     # A class, not an attribute: sharding changes the class too, and copies must not share a method.
@@ -92,7 +92,7 @@ class _ChunkedLoss:
         scale, cap = _of_the_head(self.config)
         summed = chunked_cross_entropy(
             hidden[:, :-1].flatten(0, 1),
-            self.get_output_embeddings().weight,
+            head_weight(self.get_output_embeddings()),
             targets,
             ignore_index=IGNORE_INDEX,
             logit_scale=scale,

@@ -9,12 +9,22 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from composer.models.huggingface import HuggingFaceModel, peft_installed
+from composer.core.types import Batch
+from composer.models.huggingface import HuggingFaceModel
 from composer.utils import dist
-from composer.utils.import_helpers import MissingConditionalImportError
 from llmfoundry.builders.components import build_metric
+from llmfoundry.models.hf.adapters import (
+    check_adapter_settings,
+    fit_to_model,
+    initialise_adapters_as_peft,
+    lora_config,
+    with_trained_adapters,
+)
 from llmfoundry.models.hf.config_overrides import set_config_overrides
+from llmfoundry.models.hf.document_mask import has_one_document_a_row
 from llmfoundry.models.hf.hf_fsdp import prepare_hf_model_for_fsdp
+from llmfoundry.models.hf.load_whole import load_whole
+from llmfoundry.models.hf.quantization import freeze_few_bits, quantization_config
 from llmfoundry.utils.meta_init_context import init_empty_weights
 
 __all__ = ["BaseHuggingFaceModel", "ModelInitError"]
@@ -40,19 +50,22 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         trust_remote_code: Runs code that comes with the model.
         use_auth_token: Uses the hub's token of this machine.
         use_flash_attention_2: Another spelling of ``attn_implementation: flash_attention_2``.
-        load_in_8bit: Quantises the weights with bitsandbytes.
+        load_in_8bit: Another spelling of ``quantization: {backend: bitsandbytes, weights: int8}``.
         init_device: ``cpu``; ``meta``, with fresh weights that come to life where they are sharded;
             or ``mixed``, with weights on rank 0 that are sent to the others.
         config_overrides: Values that replace those of the configuration, nested ones by key.
         use_logits: Hands the logits to metrics, not the whole output.
         shift_labels: Whether metrics compare a logit with the next token.
-        peft_config: Arguments of ``peft.LoraConfig``: only adapters are trained.
+        peft_config: Arguments of ``peft.LoraConfig``: only adapters are trained. Without
+            ``target_modules`` they stand where peft puts them, or beside all linear layers.
         allow_embedding_resizing: Enlarges the embeddings for a larger tokenizer.
         use_train_metrics: Whether metrics are computed on training batches too.
         additional_train_metrics: Names of more of them.
         additional_eval_metrics: Names of more evaluation metrics.
         should_save_peft_only: Saves only adapter weights in checkpoints, where there are adapters.
         attn_implementation: How attention is computed, by default as transformers chooses.
+        quantization: ``backend`` and ``weights``, see
+            :func:`~llmfoundry.models.hf.quantization.quantization_config`.
 
     Raises:
         ModelInitError: If the model could not be built on a rank; a ``ValueError`` and a
@@ -88,9 +101,17 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         additional_eval_metrics: list[str] | None = None,
         should_save_peft_only: bool = True,
         attn_implementation: str | None = None,
+        quantization: dict[str, Any] | None = None,
     ) -> None:
         _check(pretrained_model_name_or_path, init_device)
-        _check_adapters(pretrained_lora_id_or_path)
+        quantised = quantization_config(quantization, load_in_8bit)
+        check_adapter_settings(peft_config, pretrained_lora_id_or_path, should_save_peft_only)
+        if quantised is not None and not should_save_peft_only:
+            raise ValueError(
+                "should_save_peft_only=False would put quantised weights into checkpoints, which "
+                "no plain model loads; leave it out."
+            )
+        lora = None if peft_config is None else self.get_peft_config(peft_config)
         hub = {"trust_remote_code": trust_remote_code, "token": use_auth_token or None}
         with dist.run_local_rank_zero_first():
             config = self.build_config(
@@ -100,24 +121,27 @@ class BaseHuggingFaceModel(HuggingFaceModel):
                 **hub,
             )
         model = self.build_inner_model(
-            pretrained_model_name_or_path, config, pretrained, load_in_8bit, init_device, **hub
+            pretrained_model_name_or_path, config, pretrained, quantised, init_device, **hub
         )
-        model = self.with_trained_adapters(model, pretrained_lora_id_or_path)
+        model = with_trained_adapters(model, pretrained_lora_id_or_path)
+        model = self.transform_model(model)
         train_metrics, eval_metrics = self.build_metrics(
             use_train_metrics, additional_train_metrics, additional_eval_metrics
         )
         super().__init__(
-            model=self.transform_model(model),
+            model=model,
             tokenizer=tokenizer,
             use_logits=use_logits,
             metrics=train_metrics,
             eval_metrics=eval_metrics,
             shift_labels=shift_labels,
             allow_embedding_resizing=allow_embedding_resizing,
-            peft_config=None if peft_config is None else self.get_peft_config(peft_config),
+            peft_config=None if lora is None else fit_to_model(lora, model),
             should_save_peft_only=should_save_peft_only,
         )
         self.prepare_inner_model(self.model, init_device)
+        if self.using_peft:
+            initialise_adapters_as_peft(self.model, init_device)
 
     # What subclasses change
 
@@ -171,16 +195,29 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         pretrained_model_name_or_path: str,
         config: Any,
         pretrained: bool = True,
-        load_in_8bit: bool = False,
+        quantised: Any = None,
         init_device: str = "cpu",
         **hub: Any,
     ) -> Any:
         """Returns the transformers model: loaded, initialised, or without memory.
 
+        Args:
+            pretrained_model_name_or_path: A folder or a name on the hub.
+            config: What :meth:`build_config` returned.
+            pretrained: Whether weights are loaded.
+            quantised: transformers' settings for weights in few bits, which are then frozen.
+            init_device: ``cpu``, ``meta`` or ``mixed``.
+            **hub: ``trust_remote_code`` and ``token``.
+
         Raises:
             ModelInitError: If that failed on a rank.
         """
         in_turn: Callable[[], AbstractContextManager[Any]] = dist.run_local_rank_zero_first
+        if quantised is not None and (init_device != "cpu" or not pretrained):
+            raise ValueError(
+                f"Quantised weights are loaded on each rank, so that {init_device=} and "
+                f"{pretrained=} do not go with them; use init_device: cpu and pretrained: true."
+            )
         if init_device == "mixed":
             is_first = dist.get_global_rank() == 0
             init_device, pretrained = ("cpu", pretrained) if is_first else ("meta", False)
@@ -195,36 +232,51 @@ class BaseHuggingFaceModel(HuggingFaceModel):
                 with init_empty_weights(include_buffers=False):
                     model = cls.model_cls.from_config(config, **_code(hub))
             elif pretrained:
-                quantised = _quantisation() if load_in_8bit else {}
+                bits = {} if quantised is None else {"quantization_config": quantised}
                 with in_turn():  # one rank of a node fills the cache, which the others read
-                    model = cls.model_cls.from_pretrained(
+                    model = load_whole(
+                        cls.model_cls,
                         pretrained_model_name_or_path,
+                        may_have_more=True,
                         config=config,
                         dtype=torch.float32,
-                        **quantised,
+                        **bits,
                         **hub,
                     )
             else:
                 model = cls.model_cls.from_config(config, **_code(hub))
+        if quantised is not None:
+            freeze_few_bits(model)
         if not pretrained:
             _take_generation_settings(model, pretrained_model_name_or_path, hub)
         if getattr(config, "tie_word_embeddings", False):
             model.tie_weights()  # building on meta unties them
         return model
 
-    @staticmethod
-    def with_trained_adapters(model: Any, name_or_path: str | None) -> Any:
-        """Returns the model inside adapters that are loaded and trained on, if there are any.
+    def _known(self, batch: Batch, without: Sequence[str] = ()) -> dict[str, Any]:
+        inputs = super()._known(batch, without)
+        if batch.get("sequence_id") is None:
+            return inputs
+        return self.keep_documents_apart(inputs, batch["sequence_id"])
+
+    def keep_documents_apart(
+        self, inputs: dict[str, Any], sequence_id: torch.Tensor
+    ) -> dict[str, Any]:
+        """Returns inputs such that no document of a row sees another.
+
+        Args:
+            inputs: Keyword arguments of the model.
+            sequence_id: For each token which document of its row it belongs to, ``[B, S]``.
 
         Raises:
-            ValueError: If the package peft is not installed.
+            ValueError: If this kind of model has no such inputs, and a row has several documents.
         """
-        if name_or_path is None:
-            return model
-        _check_adapters(name_or_path)
-        import peft
-
-        return peft.PeftModelForCausalLM.from_pretrained(model, name_or_path, is_trainable=True)
+        if has_one_document_a_row(sequence_id):
+            return inputs
+        raise ValueError(
+            f"{type(self).__name__} cannot keep the documents of a row apart, and the batch has a "
+            "sequence_id; use rows of one document each."
+        )
 
     def transform_model(self, model: Any) -> Any:
         """Returns the model that is trained, by default the one that was loaded."""
@@ -234,24 +286,9 @@ class BaseHuggingFaceModel(HuggingFaceModel):
         """Returns the settings of adapters.
 
         Raises:
-            ValueError: If they are not LoRA for a causal language model.
+            ValueError: If they are not LoRA for a causal language model, or a key is unknown.
         """
-        if not peft_installed:
-            raise MissingConditionalImportError("peft", "peft")
-        import peft
-
-        settings = dict(peft_config)
-        for key, right in (("peft_type", "LORA"), ("task_type", "CAUSAL_LM")):
-            if str(settings.get(key, "")).upper() != right:
-                raise ValueError(
-                    f"peft_config.{key}={settings.get(key)!r} is not supported; set it to {right}."
-                )
-            settings[key] = right
-        settings.pop("peft_type")  # the class says it
-        try:
-            return peft.LoraConfig(**settings)
-        except TypeError as error:
-            raise ValueError(f"peft_config does not fit peft.LoraConfig: {error}") from error
+        return lora_config(peft_config)
 
     @staticmethod
     def prepare_inner_model(model: Any, init_device: str) -> None:
@@ -269,14 +306,6 @@ def _check(name: str, init_device: str) -> None:
         raise ValueError(f"init_device={init_device!r} must be one of {INIT_DEVICES}.")
 
 
-def _check_adapters(name_or_path: str | None) -> None:
-    if name_or_path is not None and not peft_installed:
-        raise ValueError(
-            f"pretrained_lora_id_or_path={name_or_path!r} needs the package peft, which is not "
-            "installed: pip install 'llmfoundry[peft]'."
-        )
-
-
 def _attention(use_flash_attention_2: bool, attn_implementation: str | None) -> str | None:
     if not use_flash_attention_2:
         return attn_implementation
@@ -291,12 +320,6 @@ def _attention(use_flash_attention_2: bool, attn_implementation: str | None) -> 
             "it out: attn_implementation sdpa uses PyTorch's own flash attention."
         )
     return "flash_attention_2"
-
-
-def _quantisation() -> dict[str, Any]:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise MissingConditionalImportError("gpu", "bitsandbytes")
-    return {"quantization_config": transformers.BitsAndBytesConfig(load_in_8bit=True)}
 
 
 def _code(hub: dict[str, Any]) -> dict[str, Any]:

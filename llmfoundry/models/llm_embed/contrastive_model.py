@@ -10,8 +10,11 @@ from composer.core.types import Batch
 from composer.models.adapters import maybe_get_underlying_model
 from composer.models.huggingface import HuggingFaceModel
 from composer.utils import dist
+from llmfoundry.layers_registry import ffns_with_megablocks
+from llmfoundry.models.hf.adapters import with_trained_adapters
 from llmfoundry.models.hf.hf_causal_lm import ComposerHFCausalLM
 from llmfoundry.models.hf.hf_fsdp import prepare_hf_model_for_fsdp
+from llmfoundry.models.hf.quantization import quantization_config
 from llmfoundry.models.llm_embed.contrastive_loss import (
     ContrastiveConfig,
     ContrastiveEvalLoss,
@@ -40,7 +43,7 @@ class ContrastiveModel(HuggingFaceModel):
         use_flash_attention_2: Uses flash-attention 2 where it is installed.
         use_auth_token: Uses the hub's token of this machine.
         config_overrides: Values that replace those of the configuration.
-        load_in_8bit: Quantises the weights with bitsandbytes.
+        load_in_8bit: Quantises the weights with bitsandbytes, under adapters.
         loss_fn: Not used; the loss is the one above.
         pretrained: Whether weights are loaded.
         attn_implementation: How attention is computed, where it is not flash-attention 2.
@@ -114,8 +117,18 @@ class ContrastiveModel(HuggingFaceModel):
             prepare_hf_model_for_fsdp(self.model, init_device)
 
     def build_mpt(self, kwargs: dict[str, Any]) -> Any:
-        """Builds an MPT."""
-        return MPTForCausalLM(MPTConfig(**kwargs))
+        """Builds an MPT.
+
+        Raises:
+            ValueError: It is a mixture of experts with losses.
+        """
+        config = MPTConfig(**kwargs)
+        if config.ffn_config["ffn_type"] in ffns_with_megablocks:
+            raise ValueError(
+                f"ffn_config.ffn_type: {config.ffn_config['ffn_type']} has a load-balancing loss, "
+                "which contrastive training does not add. Use torch_dmoe, mptglu or mptmlp."
+            )
+        return MPTForCausalLM(config)
 
     def build_pretrained(self, name: str, *, hub: dict[str, Any], **settings: Any) -> Any:
         """Loads or builds a transformers model."""
@@ -127,11 +140,11 @@ class ContrastiveModel(HuggingFaceModel):
             name,
             config,
             settings["pretrained"],
-            settings["load_in_8bit"],
+            quantization_config(None, settings["load_in_8bit"]),
             settings["init_device"],
             **hub,
         )
-        return ComposerHFCausalLM.with_trained_adapters(model, settings["lora"])
+        return with_trained_adapters(model, settings["lora"])
 
     # Training
 

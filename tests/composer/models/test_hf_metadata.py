@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from composer.checkpoint.convert import convert_checkpoint
 from composer.models import (
     HuggingFaceModel,
     write_huggingface_pretrained_from_composer_checkpoint,
@@ -159,6 +160,15 @@ def test_a_folder_for_transformers(kind, make_model, make_tokenizer, text_batch,
     torch.testing.assert_close(loaded(**text_batch).logits, model(text_batch).logits)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer.get_vocab() == model.tokenizer.get_vocab()
+    # A folder of shards gives the same.
+    convert_checkpoint(path, str(tmp_path / "shards"))
+    write_huggingface_pretrained_from_composer_checkpoint(str(tmp_path / "shards"), tmp_path / "b")
+    for name in ("config.json", "tokenizer.json"):
+        assert (tmp_path / "b" / name).read_bytes() == (folder / name).read_bytes()
+    weights, others = (torch.load(f / "pytorch_model.bin") for f in (folder, tmp_path / "b"))
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    built, _ = HuggingFaceModel.hf_from_composer_checkpoint(str(tmp_path / "shards"))
+    assert type(built) is type(model.model)
 
 
 def test_a_folder_needs_a_tokenizer(make_model, tmp_path):
@@ -168,7 +178,7 @@ def test_a_folder_needs_a_tokenizer(make_model, tmp_path):
     # The path itself may be given as the place to keep: nothing is lost.
     HuggingFaceModel.hf_from_composer_checkpoint(path, local_checkpoint_save_location=path)
     assert os.path.getsize(path) > 0
-    with pytest.raises(ValueError, match="sharded checkpoint"):
+    with pytest.raises(FileNotFoundError, match="no .metadata"):
         HuggingFaceModel.hf_from_composer_checkpoint(str(tmp_path))
 
 

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from composer import Trainer
 from llmfoundry.models import ComposerHFCausalLM
 from llmfoundry.models.hf import head_loss
 from tests.launch import run_ranks
 from tests.llmfoundry.models.hf.tiny import KINDS, build, rows, save
-from tests.llmfoundry.tiny_tokenizer import train_tokenizer
 
 
 def wrapped(folder: str, **settings: Any) -> ComposerHFCausalLM:
@@ -22,13 +21,17 @@ def wrapped(folder: str, **settings: Any) -> ComposerHFCausalLM:
     return ComposerHFCausalLM(None, folder, **settings)
 
 
+@pytest.mark.parametrize("in_chunks", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradients_are_those_of_the_class(kind: str, tmp_path: Path) -> None:
+def test_loss_and_gradients_are_those_of_the_class(
+    kind: str, in_chunks: bool, tmp_path: Path
+) -> None:
     bare, batch = build(kind), rows()
     model = wrapped(save(kind, tmp_path)).train()
-    outputs = model(batch)
-    assert outputs.logits is None  # the logits of all tokens were never there
     assert head_loss.computes_loss_in_chunks(model.model) and model.model.chunks_its_loss
+    model.model.chunks_its_loss = in_chunks
+    outputs = model(batch)
+    assert (outputs.logits is None) == in_chunks  # the logits of all tokens were never there
     loss = model.loss(outputs, batch)
     expected = bare(**batch).loss
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -105,35 +108,6 @@ def test_a_changed_class_is_saved_and_loaded_as_its_own(tmp_path: Path) -> None:
     assert described == "transformers.models.llama.modeling_llama.LlamaForCausalLM"
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
-def test_packed_documents_are_as_if_alone(kind: str, attention: str, tmp_path: Path) -> None:
-    model = wrapped(save(kind, tmp_path), attn_implementation=attention).eval()
-    a, b = rows(1, 5, seed=1), rows(1, 7, seed=2)
-    padding = torch.full((1, 3), 2)
-    batch = {
-        "input_ids": torch.cat([a["input_ids"], b["input_ids"], padding], dim=1),
-        "attention_mask": torch.tensor([[1] * 12 + [0] * 3]),
-        "sequence_id": torch.tensor([[0] * 5 + [1] * 7 + [-1] * 3]),
-    }
-    logits = model(batch).logits
-    alone = [build(kind)(input_ids=each["input_ids"]).logits for each in (a, b)]
-    torch.testing.assert_close(logits[:, :5], alone[0], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(logits[:, 5:12], alone[1], rtol=1e-4, atol=1e-6)
-    batch["input_ids"][:, 0] += 1
-    torch.testing.assert_close(model(batch).logits[:, 5:12], logits[:, 5:12], rtol=0, atol=1e-6)
-
-
-def test_documents_that_cannot_be_kept_apart_are_refused(tmp_path: Path) -> None:
-    batch = {**rows(), "sequence_id": torch.zeros(3, 12, dtype=torch.long)}
-    model = wrapped(save("llama", tmp_path / "llama"), attn_implementation="flex_attention")
-    with pytest.raises(ValueError, match="attn_implementation='flex_attention' cannot keep"):
-        model(batch)
-    model = wrapped(save("gemma2", tmp_path / "gemma2", sliding_window=8))
-    with pytest.raises(ValueError, match="slides over 8 tokens.* rows of 12"):
-        model(batch)
-
-
 def test_overrides_reach_the_model(tmp_path: Path) -> None:
     folder = save("qwen3", tmp_path)
     overrides = {"num_hidden_layers": 1, "rope_parameters": {"rope_theta": 77.0}}
@@ -199,18 +173,6 @@ def test_adapters_alone_are_trained_and_fused_names_match(tmp_path: Path) -> Non
     assert all("lora_" in name for name in model.state_dict())
 
 
-def test_embeddings_are_enlarged_only_if_allowed(tmp_path: Path) -> None:
-    folder, tokenizer = save("llama_tied", tmp_path), train_tokenizer(size=300)
-    with pytest.raises(ValueError, match="more than the model's vocabulary of 96"):
-        ComposerHFCausalLM(tokenizer, folder)
-    model = ComposerHFCausalLM(tokenizer, folder, allow_embedding_resizing=True)
-    inner = model.model
-    assert inner.get_input_embeddings().weight is inner.get_output_embeddings().weight
-    assert inner.get_input_embeddings().weight.shape[0] == len(tokenizer)
-    batch = rows()
-    assert model.train()(batch).loss.isfinite()
-
-
 def _trained_from_rank_zero(folder: str) -> tuple[list[float], bool]:
     from composer.utils import dist
 
@@ -245,3 +207,32 @@ def test_weights_of_rank_zero_are_sent_to_the_others(tmp_path: Path) -> None:
     assert first[0] == pytest.approx(alone, rel=1e-5) and second[0] == pytest.approx(
         alone, rel=1e-5
     )
+
+
+GETTYSBURG = (
+    "Four score and seven years ago our fathers brought forth on this continent, a new nation, "
+    "conceived in Liberty, and dedicated to the proposition that all men are created equal. Now we "
+    "are engaged in a great civil war, testing whether that nation, or any nation so conceived and "
+    "so dedicated, can long endure. We are met on a great battle-field of that war. We have come "
+    "to dedicate a portion of that field, as a final resting place for those who here gave their "
+    "lives that that nation might live. It is altogether fitting and proper that we should do this."
+)
+
+
+@pytest.mark.slow
+def test_a_real_model_has_the_perplexity_of_its_class(smollm2: Path) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
+    batch = dict(tokenizer(GETTYSBURG, return_tensors="pt"))
+    batch["labels"] = batch["input_ids"]
+    bare: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    with torch.no_grad():
+        expected = bare(**batch).loss.exp().item()
+        model = ComposerHFCausalLM(tokenizer, str(smollm2)).train()
+        assert head_loss.computes_loss_in_chunks(model.model)
+        found = model.loss(model(batch), batch).exp().item()
+        metric = model.eval().get_metrics()["LanguagePerplexity"]
+        model.update_metric(batch, model.eval_forward(batch), metric)
+    print(f"perplexity {found:.4f}, of the class {expected:.4f}")
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert float(metric.compute()) == pytest.approx(expected, rel=1e-4)
+    assert 2 < expected < 20

@@ -30,7 +30,13 @@ def test_loss_is_that_of_the_class(tmp_path: Path) -> None:
     batch = rows()
     outputs = model(batch)
     loss = model.loss(outputs, batch)
-    torch.testing.assert_close(loss, bare(**batch).loss, rtol=1e-6, atol=0)
+    expected = bare(**batch).loss
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    loss.backward()
+    expected.backward()
+    theirs = dict(bare.named_parameters())
+    for name, parameter in model.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-5, atol=1e-8)
     assert set(model.get_metrics(is_train=True)) == {"LanguageCrossEntropy", "MaskedAccuracy"}
     model.train()
     for metric in model.get_metrics(is_train=True).values():

