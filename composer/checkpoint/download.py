@@ -27,6 +27,7 @@ __all__ = [
     "download_monolithic_checkpoint",
     "download_object_or_file",
     "has_shards",
+    "make_node_folder",
     "patiently",
     "shared_by_node",
     "without_text_link",
@@ -124,20 +125,25 @@ def download_object_or_file(
     get_file(object_name, file_destination, object_store, progress_bar=progress_bar)
 
 
+def make_node_folder(prefix: str) -> str:
+    """Makes a temporary folder on each node, and returns its path to all ranks of the node."""
+    mine = tempfile.mkdtemp(prefix=prefix) if dist.get_local_rank() == 0 else None
+    folders = dist.all_gather_object((dist.get_node_rank(), mine))
+    return next(
+        found for node, found in folders if node == dist.get_node_rank() and found is not None
+    )
+
+
 @contextlib.contextmanager
 def shared_by_node() -> Iterator[str]:
     """Gives the body a temporary folder, the same one to all ranks of a node."""
-    mine = tempfile.mkdtemp(prefix="composer_checkpoint_") if dist.get_local_rank() == 0 else None
-    folders = dist.all_gather_object((dist.get_node_rank(), mine))
-    folder = next(
-        found for node, found in folders if node == dist.get_node_rank() and found is not None
-    )
+    folder = make_node_folder("composer_checkpoint_")
     try:
         yield folder
         dist.barrier()  # the node's other ranks may still be reading
     finally:
-        if mine is not None:
-            shutil.rmtree(mine, ignore_errors=True)
+        if dist.get_local_rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def without_text_link(path: str) -> str:

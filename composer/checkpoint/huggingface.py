@@ -1,12 +1,11 @@
-"""Transformers models and folders out of one-file checkpoints."""
+"""Transformers models and folders out of checkpoints."""
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from composer.checkpoint.monolithic import opened_plain, safe_torch_load
+from composer.checkpoint.saved_weights import opened_weights
 from composer.models.adapters import filter_state_dict_peft, make_peft_config
 from composer.models.hf_metadata import (
     get_hf_config_from_composer_state_dict,
@@ -15,7 +14,6 @@ from composer.models.hf_metadata import (
     own_config_class,
     saved_hf_state,
 )
-from composer.utils.file_helpers import get_file
 
 __all__ = [
     "hf_from_composer_checkpoint",
@@ -23,22 +21,6 @@ __all__ = [
 ]
 
 _PREFIX = "model."
-
-
-def _read(checkpoint_path: str, local_checkpoint_save_location: str | Path | None) -> Any:
-    """Reads a checkpoint wherever it is, keeping a copy if a place for it is given."""
-    if Path(checkpoint_path).is_dir():
-        raise ValueError(
-            f"{checkpoint_path} is a folder, a sharded checkpoint; a transformers model comes out "
-            "of a one-file checkpoint (state_dict_type 'full')."
-        )
-    with tempfile.TemporaryDirectory() as scratch:
-        # The name's ending tells how the file is packed.
-        local = local_checkpoint_save_location or Path(scratch) / Path(checkpoint_path).name
-        if Path(local).resolve() != Path(checkpoint_path).resolve():
-            get_file(str(checkpoint_path), str(local), overwrite=True)
-        with opened_plain(str(local)) as plain:
-            return safe_torch_load(plain)
 
 
 def hf_from_composer_checkpoint(
@@ -52,7 +34,8 @@ def hf_from_composer_checkpoint(
 
     See ``HuggingFaceModel.hf_from_composer_checkpoint``, by which this is called.
     """
-    state_dict = _read(checkpoint_path, local_checkpoint_save_location)
+    with opened_weights(checkpoint_path, local_checkpoint_save_location) as saved:
+        state_dict = saved.content
     hf_state = saved_hf_state(state_dict)
     tokenizer = load_tokenizer_from_saved_state(hf_state, trust_remote_code)
     model = load_model_from_saved_state(
@@ -71,7 +54,7 @@ def write_huggingface_pretrained_from_composer_checkpoint(
     Of a model with adapters it holds the adapter alone, in the form of the peft package.
 
     Args:
-        checkpoint_path: Path or address of a one-file checkpoint of a ``HuggingFaceModel``.
+        checkpoint_path: A checkpoint of a ``HuggingFaceModel``: a file, a folder, or its address.
         output_folder: The folder, which is made if it does not exist.
         local_checkpoint_save_location: Where a remote checkpoint is kept, by default nowhere.
 
@@ -79,28 +62,27 @@ def write_huggingface_pretrained_from_composer_checkpoint(
         ValueError: If the checkpoint has no tokenizer, or transformers would take the model for
             another one.
     """
-    state_dict = _read(checkpoint_path, local_checkpoint_save_location)
-    hf_state = saved_hf_state(state_dict)
-    if not hf_state["tokenizer"]:
-        raise ValueError(
-            f"{checkpoint_path} holds no tokenizer, so the folder would not be complete; save it "
-            "from a HuggingFaceModel that has one."
-        )
-    weights = {
-        key.removeprefix(_PREFIX): value for key, value in state_dict["state"]["model"].items()
-    }
-    peft_config = make_peft_config(hf_state)
-    if peft_config is None:
-        config, name = get_hf_config_from_composer_state_dict(state_dict), "pytorch_model.bin"
-        _check_that_transformers_knows(hf_state, config)
-    else:
-        config, name = peft_config, "adapter_model.bin"
-        weights = filter_state_dict_peft(weights, peft_config)
-    folder = Path(output_folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    load_tokenizer_from_saved_state(hf_state, tokenizer_save_dir=folder)
-    config.save_pretrained(folder)
-    torch.save(weights, folder / name)
+    with opened_weights(checkpoint_path, local_checkpoint_save_location) as saved:
+        hf_state = saved_hf_state(saved.content)
+        if not hf_state["tokenizer"]:
+            raise ValueError(
+                f"{checkpoint_path} holds no tokenizer, so the folder would not be complete; save "
+                "it from a HuggingFaceModel that has one."
+            )
+        keys = {key.removeprefix(_PREFIX): key for key in saved.kinds}
+        peft_config = make_peft_config(hf_state)
+        if peft_config is None:
+            config = get_hf_config_from_composer_state_dict(saved.content)
+            name = "pytorch_model.bin"
+            _check_that_transformers_knows(hf_state, config)
+        else:
+            config, name = peft_config, "adapter_model.bin"
+            keys = filter_state_dict_peft(keys, peft_config)
+        folder = Path(output_folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        load_tokenizer_from_saved_state(hf_state, tokenizer_save_dir=folder)
+        config.save_pretrained(folder)
+        torch.save({own: saved.read(key) for own, key in keys.items()}, folder / name)
 
 
 def _check_that_transformers_knows(hf_state: dict[str, Any], config: Any) -> None:

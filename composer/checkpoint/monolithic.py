@@ -157,12 +157,15 @@ def _unpacked(path: str) -> Iterator[Any]:
     )
 
 
-def torch_load_with_validation(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
+def torch_load_with_validation(
+    path: str | os.PathLike[str], map_location: Any = "cpu", mmap: bool = False
+) -> Any:
     """Reads a ``torch.save`` file without running anything that it names.
 
     Args:
         path: A plain file, not a tarball. See ``composer.utils.checkpoint`` for who may refuse it.
         map_location: Where the tensors go, as for ``torch.load``.
+        mmap: Leave the tensors in the file until they are used.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -175,7 +178,7 @@ def torch_load_with_validation(path: str | os.PathLike[str], map_location: Any =
     ensure_valid_checkpoint(path)
     with torch.serialization.safe_globals(SAFE_GLOBALS):
         try:
-            return torch.load(path, map_location=map_location, weights_only=True)
+            return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
         except pickle.UnpicklingError as error:
             raise explain_refusal(path, error) from error
 

@@ -48,9 +48,11 @@ from composer.utils.file_helpers import maybe_create_object_store_from_uri, pars
 
 __all__ = [
     "DistCPObjectStoreReader",
+    "Shards",
     "dist_cp_load",
     "load_sharded_checkpoint",
     "read_nested",
+    "reader_of_shards",
     "writer_of_run",
 ]
 
@@ -147,7 +149,7 @@ class DistCPObjectStoreReader(FileSystemReaderWithValidation):
             raise kind(f"The sharded checkpoint at {self.source_path} could not be read: {texts}")
 
 
-class _Shards:
+class Shards:
     """What a folder holds, by the paths that the parts have in a checkpoint."""
 
     def __init__(self, reader: FileSystemReaderWithValidation) -> None:
@@ -196,17 +198,29 @@ class _Shards:
     def read_nested(self, names: Sequence[str]) -> dict[str, Any]:
         """Returns parts as the nested state that they were."""
         read = self.read({name: self.empty(name) for name in names})
-        return _listed(_nested((self.paths[name], value) for name, value in read.items()))
+        return _read_in(_listed(_nested((self.paths[name], _Unread(name)) for name in read)), read)
 
-    def check_one_save(self, source: str) -> None:
+    def names_of_rest(self) -> list[str]:
+        """Returns the names of all but weights and moments."""
+        large = set(self.under("state", "model")) | set(self.under(_SAVE_ID))
+        large.update(
+            name for name, path in self.under("state", "optimizers").items() if path[1] == "state"
+        )
+        return [name for name in self.paths if name not in large]
+
+    def check_one_save(self, source: str, of_all: bool = False) -> None:
         """Refuses files of different saves, which nobody could tell by what is in them.
+
+        Args:
+            source: What the files are of, for the error.
+            of_all: Look at all files; by default at those that have been read.
 
         Raises:
             RuntimeError: On all ranks, if such a file was read on any.
         """
         places = {str(k.fqn): str(v.relative_path) for k, v in self.index.storage_data.items()}
         read = self.reader.files_read
-        marks = [name for name in self.under(_SAVE_ID) if places[name] in read]
+        marks = [name for name in self.under(_SAVE_ID) if of_all or places[name] in read]
         found = self.read(dict.fromkeys(marks))
         seen = {
             (places[name], mark)
@@ -222,7 +236,7 @@ class _Shards:
 
 
 class _Unread:
-    """Stands for a part that has not been read, where users say what they do not want."""
+    """Stands for a part, where it is not to be looked into, or has not been read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -233,6 +247,15 @@ def _unread(value: Any) -> Iterator[str]:
         yield value.name
     for child in value.values() if isinstance(value, dict) else ():
         yield from _unread(child)
+
+
+def _read_in(tree: Any, read: dict[str, Any]) -> Any:
+    """Puts what was read into its places; it may be a container itself, which stays as it is."""
+    if isinstance(tree, _Unread):
+        return read[tree.name]
+    if isinstance(tree, list):
+        return [_read_in(child, read) for child in tree]
+    return {key: _read_in(child, read) for key, child in tree.items()}
 
 
 def _modern(path: KeyPath) -> KeyPath:
@@ -261,7 +284,7 @@ def _listed(value: Any) -> Any:
 
 def read_nested(reader: FileSystemReaderWithValidation) -> dict[str, Any]:
     """Returns all that a folder holds, whole, as a one-file checkpoint would hold it."""
-    shards = _Shards(reader)
+    shards = Shards(reader)
     names = [name for name, path in shards.paths.items() if path[0] != _SAVE_ID]
     content = shards.read_nested(names)
     shards.check_one_save(str(reader.path))
@@ -323,12 +346,16 @@ def load_sharded_checkpoint(
     """
     del progress_bar
     with shared_by_node() as scratch:
-        reader = _reader(source_path, object_store, scratch)
-        shards = _Shards(reader)
+        reader = reader_of_shards(source_path, object_store, scratch)
+        shards = Shards(reader)
         weights = set(shards.under("state", "model"))
         shards.leave_out(ignore_keys)
         strict = strict_model_weights and weights == set(shards.under("state", "model"))
-        names = list(shards.under("state", "algorithms")) if load_weights_only else _rest(shards)
+        names = (
+            list(shards.under("state", "algorithms"))
+            if load_weights_only
+            else shards.names_of_rest()
+        )
         content = shards.read_nested(names)
         saved = content.get("state", {})
         apply_required_algorithms(state, logger, saved, exclude_algorithms, algorithm_passes)
@@ -343,7 +370,20 @@ def load_sharded_checkpoint(
     return None if load_weights_only else content.get("rng")
 
 
-def _reader(source_path: str, object_store: Source, scratch: str) -> FileSystemReaderWithValidation:
+def reader_of_shards(
+    source_path: str, object_store: Source, scratch: str
+) -> FileSystemReaderWithValidation:
+    """Returns who reads a folder of shards. All ranks call it.
+
+    Args:
+        source_path: The folder, or its name in a store.
+        object_store: The store, None for a folder on disk.
+        scratch: A folder that the node's ranks share, for what is fetched.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or it is not complete.
+        ValueError: If it is a file.
+    """
     if object_store is not None:
         return DistCPObjectStoreReader(source_path, scratch, object_store)
     folder = os.path.realpath(source_path)
@@ -365,16 +405,7 @@ def _reader(source_path: str, object_store: Source, scratch: str) -> FileSystemR
     return reader
 
 
-def _rest(shards: _Shards) -> list[str]:
-    """Returns the names of all but weights and moments."""
-    large = set(shards.under("state", "model")) | set(shards.under(_SAVE_ID))
-    large.update(
-        name for name, path in shards.under("state", "optimizers").items() if path[1] == "state"
-    )
-    return [name for name in shards.paths if name not in large]
-
-
-def _load_weights(state: State, shards: _Shards, strict: bool) -> None:
+def _load_weights(state: State, shards: Shards, strict: bool) -> None:
     names = {".".join(map(str, path)): n for n, path in shards.under("state", "model").items()}
     if not names:
         return
@@ -412,7 +443,7 @@ def _problems(missing: list[str], unexpected: list[str], shapes: list[str]) -> I
         yield f"Size mismatch: {'; '.join(shapes)}."
 
 
-def _load_optimizers(state: State, shards: _Shards, groups: dict[str, Any]) -> None:
+def _load_optimizers(state: State, shards: Shards, groups: dict[str, Any]) -> None:
     for optimizer in state.optimizers:
         name = type(optimizer).__qualname__
         if name not in groups:

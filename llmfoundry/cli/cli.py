@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from llmfoundry import command_utils
-from llmfoundry.cli import data_prep_cli, registry_cli
+from llmfoundry.cli import convert_cli, data_prep_cli, registry_cli
 from llmfoundry.config.problems import ConfigError
 from llmfoundry.utils.exceptions import UserError
 
@@ -31,6 +31,9 @@ Overrides = Annotated[
 def train(yaml_path: Recipe, args_list: Overrides = None) -> None:
     """Train by a recipe."""
     command_utils.train_from_yaml(yaml_path, args_list)
+
+
+app.command(name="convert")(convert_cli.convert)
 
 
 @app.command(name="validate")
