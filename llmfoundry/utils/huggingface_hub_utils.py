@@ -1,14 +1,24 @@
-"""Makes a folder with a model's code that loads where this project is not installed."""
+"""Towards the Hugging Face hub: a folder with a model's code that loads by itself, and uploads."""
 
 import ast
+import functools
 import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["edit_files_for_hf_compatibility"]
+__all__ = [
+    "FLATTENED",
+    "edit_files_for_hf_compatibility",
+    "source_of_module",
+    "split_hub_uri",
+    "upload_to_hub",
+]
 
 FLATTENED = ("llmfoundry",)
+HUB_ADDRESS = re.compile(
+    r"hf://(?!datasets/|spaces/|buckets/|kernels/)([^/@\s]+/[^/@\s]+)(?:@([^/]+))?(?:/(.*))?"
+)
 DEFERRED = re.compile(r'"([\w.]+):(\w+)"')
 REMOVED = (
     "composer",
@@ -44,7 +54,9 @@ def edit_files_for_hf_compatibility(
     waiting = sorted(folder.glob("*.py"))
     while waiting:
         path = waiting.pop()
-        text, wanted = _flatten(path.read_text(), flatten_imports_prefix, remove_imports_prefix)
+        text, wanted = _flatten(
+            path.read_text(), tuple(flatten_imports_prefix), tuple(remove_imports_prefix)
+        )
         path.write_text(text)
         for module in wanted:
             name = _flat_name(module)
@@ -54,7 +66,7 @@ def edit_files_for_hf_compatibility(
                 )
             copy = folder / f"{name}.py"
             if not copy.exists():
-                copy.write_text(_source(module))
+                copy.write_text(source_of_module(module))
                 waiting.append(copy)
 
 
@@ -62,7 +74,8 @@ def _flat_name(module: str) -> str:
     return module.rpartition(".")[2]
 
 
-def _source(module: str) -> str:
+def source_of_module(module: str) -> str:
+    """Returns the text of a module, which is found but not imported."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ValueError(f"The module {module}, which a model's code imports, is not there.")
@@ -83,7 +96,11 @@ def _is_left_out(node: ast.stmt, removed: Sequence[str]) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
 
 
-def _flatten(text: str, flattened: Sequence[str], removed: Sequence[str]) -> tuple[str, list[str]]:
+# Kept, because Python 3.11 fails now and then where two threads parse (cpython issue 106905).
+@functools.cache
+def _flatten(
+    text: str, flattened: tuple[str, ...], removed: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
     """Returns a module's text as it stands in the folder, and the modules that it needs there."""
     lines = text.splitlines()
     edits: list[tuple[int, int, str]] = []
@@ -104,4 +121,65 @@ def _flatten(text: str, flattened: Sequence[str], removed: Sequence[str]) -> tup
         if _has_prefix(module, flattened):
             wanted.append(module)
             text = text.replace(f'"{module}:{attribute}"', f'".{_flat_name(module)}:{attribute}"')
-    return text, wanted
+    return text, tuple(wanted)
+
+
+def split_hub_uri(uri: str) -> tuple[str, str | None, str]:
+    """Splits ``hf://owner/name[@revision][/folder]`` into repository, revision and folder.
+
+    Raises:
+        ValueError: It is no address of a model's repository.
+    """
+    match = HUB_ADDRESS.fullmatch(uri)
+    if match is None:
+        raise ValueError(
+            f"{uri} is no address of a model; write hf://owner/name[@branch][/folder]."
+        )
+    repo, revision, folder = match.groups()
+    return repo, revision, folder or ""
+
+
+def upload_to_hub(
+    folder: str | Path,
+    repo: str,
+    *,
+    path_in_repo: str = "",
+    revision: str | None = None,
+    allow_patterns: Sequence[str] | None = None,
+    ignore_patterns: Sequence[str] = (),
+    commit_message: str | None = None,
+    create_pr: bool = False,
+) -> str:
+    """Uploads a folder to a model's repository on the hub and returns the address of the commit.
+
+    The repository is made, private, if it does not exist, but not for a pull request. The hub is
+    ``HF_ENDPOINT``, the token the one of ``HF_TOKEN`` or of ``hf auth login``.
+
+    Args:
+        folder: The folder.
+        repo: ``owner/name``.
+        path_in_repo: The folder in the repository; its root by default.
+        revision: The branch to commit to; the main one by default.
+        allow_patterns: Globs of the files to upload; None uploads all.
+        ignore_patterns: Globs of files to leave out.
+        commit_message: What the commit says.
+        create_pr: Opens a pull request, and returns its address, instead of committing.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    if not create_pr:
+        api.create_repo(repo, private=True, exist_ok=True)
+        if revision is not None:
+            api.create_branch(repo, branch=revision, exist_ok=True)
+    done = api.upload_folder(
+        folder_path=str(folder),
+        repo_id=repo,
+        path_in_repo=path_in_repo,
+        revision=revision,
+        allow_patterns=None if allow_patterns is None else list(allow_patterns),
+        ignore_patterns=list(ignore_patterns),
+        commit_message=commit_message,
+        create_pr=create_pr,
+    )
+    return str(done.pr_url if create_pr else done.commit_url)

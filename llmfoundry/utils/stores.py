@@ -1,18 +1,22 @@
 """Files and folders of commands that may be in an object store, while they are worked on here."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from composer.checkpoint.atomic import folder_aside, put_in_place
 from composer.utils.file_helpers import (
     get_file,
     is_uri,
     maybe_create_object_store_from_uri,
     parse_uri,
 )
+from llmfoundry.utils.exceptions import StoragePermissionError
+from llmfoundry.utils.huggingface_hub_utils import split_hub_uri, upload_to_hub
 
-__all__ = ["is_empty_in_store", "local_file", "uploaded_folder"]
+__all__ = ["is_empty_in_store", "local_file", "placed_folder", "uploaded_folder"]
 
 
 @contextmanager
@@ -52,3 +56,39 @@ def uploaded_folder(address: str, last: Sequence[str]) -> Iterator[Path]:
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         for file in sorted(files, key=lambda file: last.index(file) if file in last else -1):
             store.upload_object("/".join(filter(None, (name, file))), folder / file)
+
+
+@contextmanager
+def placed_folder(target: str, last: Sequence[str], message: str) -> Iterator[Path]:
+    """Gives the body an empty folder, which takes its place, whole, if the body ends well.
+
+    Args:
+        target: A path, where it replaces what is there; an address in a store; or one on the hub
+            (``hf://owner/name[@branch][/folder]``).
+        last: As for :func:`uploaded_folder`.
+        message: What the commit on the hub says.
+
+    Raises:
+        StoragePermissionError: The store may not be written.
+    """
+    if target.startswith("hf://"):
+        repo, revision, path = split_hub_uri(target)
+        with tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch)
+            upload_to_hub(
+                scratch, repo, path_in_repo=path, revision=revision, commit_message=message
+            )
+    elif is_uri(target):
+        try:
+            with uploaded_folder(target, last) as folder:
+                folder.mkdir()
+                yield folder
+        except PermissionError as error:
+            raise StoragePermissionError(str(error)) from error
+    else:
+        aside = folder_aside(target)
+        try:
+            yield Path(aside)
+            put_in_place(target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
