@@ -43,6 +43,7 @@ __all__ = [
     "format_name_with_dist",
     "format_name_with_dist_and_time",
     "get_file",
+    "get_web_file",
     "is_tar",
     "is_uri",
     "list_remote_objects",
@@ -216,7 +217,7 @@ def _fetch(
 ) -> None:
     if object_store is None:
         if parse_uri(path)[0] in _WEB_SCHEMES:
-            _fetch_from_web(path, destination, overwrite, progress_bar)
+            get_web_file(path, destination, overwrite, progress_bar)
         else:
             _link(path, destination, overwrite)
     elif isinstance(object_store, ObjectStore):
@@ -245,7 +246,22 @@ def _link(path: str, destination: str, overwrite: bool) -> None:
     os.symlink(source, destination)
 
 
-def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: bool) -> None:
+def get_web_file(
+    url: str,
+    destination: str,
+    overwrite: bool = False,
+    progress_bar: bool = True,
+    context: ssl.SSLContext | None = None,
+) -> None:
+    """Downloads what is at a web address, as `get_file` does.
+
+    Args:
+        url: The address.
+        destination: Where the file is to appear, whole.
+        overwrite: Replace a file at ``destination``.
+        progress_bar: Show the download's progress.
+        context: Which certificates are accepted; by default those of known authorities.
+    """
     _refuse_existing(destination, overwrite)  # it is replaced only by what has arrived whole
     shown = without_secrets(url)  # an address may be signed
 
@@ -254,7 +270,7 @@ def _fetch_from_web(url: str, destination: str, overwrite: bool, progress_bar: b
         with (
             whole_file(destination) as aside,
             _web_errors(shown),
-            urllib.request.urlopen(url, timeout=_WEB_TIMEOUT_SECONDS) as response,
+            urllib.request.urlopen(url, timeout=_WEB_TIMEOUT_SECONDS, context=context) as response,
             open(aside, "wb") as file,
         ):
             total = int(response.headers.get("Content-Length", 0))

@@ -82,6 +82,7 @@ def export_for_inference(
     load_strict: bool = False,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    further_inputs: Sequence[Any] = (),
 ) -> None:
     """Writes a copy of the model, on the CPU and in eval mode, in a form for inference.
 
@@ -110,6 +111,8 @@ def export_for_inference(
         input_names: Names for the inputs' tensors, in order, in an ONNX graph and for
             ``dynamic_axes``; ``["input"]`` by default. Further ones have the exporter's.
         output_names: Names for the outputs of an ONNX graph; ``["output"]`` by default.
+        further_inputs: More like ``sample_input``, such as batches of other shapes, on which the
+            saved file is compared with the model before it takes its place.
 
     Raises:
         ValueError: If the model is wrapped or sharded, a sample is missing, or ``dynamic_axes``
@@ -136,7 +139,7 @@ def export_for_inference(
     )
     with _saved_to(save_path, save_object_store) as path, torch.no_grad():
         if save_format is ExportFormat.TORCHSCRIPT:
-            _save_torchscript(model, sample_input, path)
+            _save_torchscript(model, sample_input, path, further_inputs)
             return
         args, kwargs = _call_of(model, sample_input)
         names = list(input_names or ["input"]), list(output_names or ["output"])
@@ -144,15 +147,18 @@ def export_for_inference(
         program = _to_program(model, args, kwargs, axis_names)
         if save_format is ExportFormat.TORCH_EXPORT:
             torch.export.save(program, path)
-        else:
-            read = save_onnx(program, path, *names, axis_names, onnx_opset_version)
-            tensors = [_tensors((args, kwargs))[index] for index in read]
-            if any(weight.dtype is torch.bfloat16 for weight in program.state_dict.values()):
-                log.warning(
-                    "onnxruntime has no bfloat16 on CPUs, so %s was not checked.", save_path
-                )
-            else:
-                _require_same(model(*args, **kwargs), run_onnx(path, tensors))
+            if further_inputs:
+                _require_same(model, torch.export.load(path).module(), further_inputs)
+            return
+        read = save_onnx(program, path, *names, axis_names, onnx_opset_version)
+        if any(weight.dtype is torch.bfloat16 for weight in program.state_dict.values()):
+            log.warning("onnxruntime has no bfloat16 on CPUs, so %s was not checked.", save_path)
+            return
+
+        def run(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+            return run_onnx(path, [_tensors((args, kwargs))[index] for index in read])
+
+        _require_same(model, run, [sample_input, *further_inputs])
 
 
 def export_with_logger(
@@ -348,11 +354,13 @@ def _to_program(
 ) -> torch.export.ExportedProgram:
     shapes = _pytree().tree_map_only(str, lambda _name: torch.export.Dim.DYNAMIC, axis_names)
     program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
-    _require_same(model(*args, **kwargs), program.module()(*args, **kwargs))
+    _require_same(model, program.module(), [(*args, kwargs)])
     return program
 
 
-def _save_torchscript(model: nn.Module, sample: Any, path: str) -> None:
+def _save_torchscript(
+    model: nn.Module, sample: Any, path: str, further_samples: Sequence[Any]
+) -> None:
     """Scripts the model, or traces it on a sample if it cannot be scripted."""
     log.warning("save_format='torchscript' is deprecated, as torch.jit is: use 'torch_export'.")
     with warnings.catch_warnings():
@@ -370,25 +378,38 @@ def _save_torchscript(model: nn.Module, sample: Any, path: str) -> None:
             log.info("The model cannot be scripted, so it is traced: %s", error)
             named = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
             exported = torch.jit.trace(model, example_kwarg_inputs=named, strict=False)
-        if sample is not None:
-            _require_same(model(*args, **kwargs), exported(*args, **kwargs))
+        _require_same(model, exported, [*([] if sample is None else [sample]), *further_samples])
         torch.jit.save(exported, path)
 
 
-def _require_same(expected: Any, exported: Any) -> None:
+def _require_same(model: nn.Module, exported: Any, samples: Sequence[Any]) -> None:
     """Raises if the exported model does not return what the model does.
 
     A model that draws random numbers in eval mode never does; it cannot be exported.
     """
-    try:
-        torch.testing.assert_close(
-            _tensors(exported), _tensors(expected), rtol=1e-3, atol=1e-4, equal_nan=True
-        )
-    except AssertionError as error:
-        raise RuntimeError(
-            "The exported model does not return what the model returns for sample_input, so it was "
-            f"not saved: {error}"
-        ) from error
+    for sample in samples:
+        args, kwargs = _call_of(model, sample)
+        expected = _tensors(model(*args, **kwargs))
+        try:
+            torch.testing.assert_close(
+                _tensors(exported(*args, **kwargs)),
+                expected,
+                rtol=1e-3,
+                atol=1e-4 * _scale(expected),
+                equal_nan=True,
+            )
+        except AssertionError as error:
+            shapes = [tuple(tensor.shape) for tensor in _tensors(sample)]
+            raise RuntimeError(
+                "The exported model does not return what the model returns for inputs of the "
+                f"shapes {shapes}, so it was not saved: {error}"
+            ) from error
+
+
+def _scale(tensors: list[torch.Tensor]) -> float:
+    """Returns the largest finite number in tensors, at least 1; small ones are sums of its like."""
+    floats = [torch.nan_to_num(each, 0, 0, 0) for each in tensors if each.is_floating_point()]
+    return max([1.0, *(float(each.abs().max()) for each in floats if each.numel())])
 
 
 def _pytree() -> Any:

@@ -6,7 +6,14 @@ from llmfoundry.config.batch_size import (
     update_config_with_batch_size_info,
 )
 from llmfoundry.config.init_device import process_init_device
-from llmfoundry.config.loading import to_container, to_dict_container, to_list_container
+from llmfoundry.config.loading import (
+    forbid_config_key,
+    pop_config,
+    to_container,
+    to_dict_container,
+    to_list_container,
+)
+from llmfoundry.config.logged import log_config
 from llmfoundry.config.parse import make_dataclass_and_log_config
 from llmfoundry.config.schema import TRAIN_CONFIG_KEYS, TrainConfig
 from llmfoundry.config.transforms import apply_transforms_to_config
@@ -17,8 +24,11 @@ __all__ = [
     "TrainConfig",
     "apply_transforms_to_config",
     "calculate_batch_size_info",
+    "forbid_config_key",
     "get_hf_config_value",
+    "log_config",
     "make_dataclass_and_log_config",
+    "pop_config",
     "process_init_device",
     "set_config_overrides",
     "to_container",

@@ -1,12 +1,14 @@
 """Warnings with a promise: what goes away and when, what is still an experiment."""
 
 import functools
+import logging
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 __all__ = [
     "ExperimentalWarning",
+    "SpecificWarningFilter",
     "VersionedDeprecationWarning",
     "experimental_class",
     "experimental_function",
@@ -73,3 +75,19 @@ def experimental_class(feature_name: str) -> Callable[[AnyClass], AnyClass]:
         return cls
 
     return decorate
+
+
+class SpecificWarningFilter(logging.Filter):
+    """Keeps records whose message contains a text out of a log.
+
+    Args:
+        message_to_suppress: The text.
+    """
+
+    def __init__(self, message_to_suppress: str) -> None:
+        super().__init__()
+        self.message_to_suppress = message_to_suppress
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Says whether a record is kept."""
+        return self.message_to_suppress not in record.getMessage()

@@ -226,6 +226,28 @@ def test_a_result_that_differs_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("save_format", ["torch_export", "onnx", "torchscript"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_further_inputs_are_compared_too(tmp_path, save_format):
+    class TakesAnotherWay(torch.nn.Module):
+        def forward(self, x):
+            traced = torch.jit.is_scripting() or torch.compiler.is_compiling()
+            return x if traced or x.sum() < 100 else -x
+
+    path = tmp_path / "m"
+    settings = {"sample_input": torch.ones(2)}
+    with pytest.raises(RuntimeError, match=r"shapes \[\(2,\)\], so it was not saved"):
+        further = [torch.ones(2), torch.full((2,), 100.0)]
+        export_for_inference(
+            TakesAnotherWay(), save_format, str(path), further_inputs=further, **settings
+        )
+    assert not path.exists()
+    export_for_inference(
+        TakesAnotherWay(), save_format, str(path), further_inputs=[torch.zeros(2)], **settings
+    )
+    assert path.exists()
+
+
 def test_addresses_and_stores(model, batch, tmp_path):
     sample = {"sample_input": (batch, {})}
     export_for_inference(model, "torch_export", f"file://{tmp_path}/a.pt2", **sample)
