@@ -1,8 +1,6 @@
 """Continues prompts with a model in the Hugging Face format, and tells how fast."""
 
-import contextlib
 import itertools
-import logging
 import random
 import time
 from argparse import Namespace
@@ -13,48 +11,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from llmfoundry.command_utils.inference_model import (
+    DTYPES,
+    UNLIMITED,
+    autocast,
+    load_model,
+    load_tokenizer,
+    or_default,
+    str2bool,
+    str_or_bool,
+)
 from llmfoundry.utils.prompt_files import load_prompts
 
 __all__ = ["DEFAULT_PROMPTS", "DTYPES", "hf_generate", "str2bool", "str_or_bool"]
-
-log = logging.getLogger(__name__)
 
 DEFAULT_PROMPTS = [
     "My name is",
     "This is an explanation of deep learning to a five year old. Deep learning is",
 ]
-DTYPES = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-}
 GREEN, PLAIN = "\033[92m", "\033[0m"
-
-
-def str2bool(value: str | bool) -> bool:
-    """Reads yes, no, true, false, t, f, y, n, 1 and 0, in any case.
-
-    Raises:
-        ValueError: It is none of these.
-    """
-    if isinstance(value, bool):
-        return value
-    if value.lower() in ("yes", "true", "t", "y", "1"):
-        return True
-    if value.lower() in ("no", "false", "f", "n", "0"):
-        return False
-    raise ValueError(f"A boolean is written yes or no, true or false; got {value!r}.")
-
-
-def str_or_bool(value: str | bool) -> str | bool:
-    """Reads a boolean where there is one, and keeps any other text."""
-    try:
-        return str2bool(value)
-    except ValueError:
-        return str(value)
 
 
 @dataclass
@@ -70,68 +45,6 @@ def _clock(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _load_model(args: Namespace) -> Any:
-    """Loads the model in evaluation mode, where the arguments want it.
-
-    Raises:
-        ValueError: Device and device map are both given.
-        RuntimeError: The model cannot be loaded.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    if args.device is not None and args.device_map is not None:
-        raise ValueError("You can only set one of `device` and `device_map`.")
-    hub = {
-        "trust_remote_code": args.trust_remote_code,
-        "token": args.use_auth_token,
-        "revision": args.revision,
-    }
-    placement = {} if args.device_map is None else {"device_map": args.device_map}
-    try:
-        config = AutoConfig.from_pretrained(args.name_or_path, **hub)
-        if args.attn_impl is not None and hasattr(config, "attn_config"):
-            _set_attn_impl(config.attn_config, args.attn_impl)
-        if hasattr(config, "init_device"):
-            config.init_device = "cpu"
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            args.name_or_path, config=config, dtype=DTYPES[args.model_dtype], **placement, **hub
-        )
-    except Exception as error:
-        raise RuntimeError(
-            f"Unable to load {args.name_or_path}. If the model is private or gated, log in with "
-            f"`hf auth login`; if it carries its own code, pass --trust_remote_code true. ({error})"
-        ) from error
-    if not placement:
-        model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return model.eval()
-
-
-def _set_attn_impl(attn_config: Any, attn_impl: str) -> None:
-    if isinstance(attn_config, dict):
-        attn_config["attn_impl"] = attn_impl
-    else:
-        attn_config.attn_impl = attn_impl
-
-
-def _load_tokenizer(args: Namespace) -> Any:
-    """Loads the tokenizer, to pad on the left, where the prompt's end stays at its place."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        args.name_or_path,
-        trust_remote_code=args.trust_remote_code,
-        token=args.use_auth_token,
-        revision=args.revision,
-    )
-    if tokenizer.pad_token_id is None:
-        log.warning("The tokenizer has no pad_token_id. Using its eos_token_id.")
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    if args.max_seq_len is not None:
-        tokenizer.model_max_length = args.max_seq_len
-    return tokenizer
 
 
 def _settings(args: Namespace, tokenizer: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -151,16 +64,12 @@ def _settings(args: Namespace, tokenizer: Any) -> Iterator[tuple[int, dict[str, 
             "do_sample": temperature > 0 and args.do_sample,
             "repetition_penalty": repetition_penalty,
             "no_repeat_ngram_size": no_repeat_ngram_size,
-            "eos_token_id": _given(args.eos_token_id, tokenizer.eos_token_id),
-            "pad_token_id": _given(args.pad_token_id, tokenizer.pad_token_id),
+            "eos_token_id": or_default(args.eos_token_id, tokenizer.eos_token_id),
+            "pad_token_id": or_default(args.pad_token_id, tokenizer.pad_token_id),
         }
         if settings["do_sample"]:
             settings |= {"temperature": temperature, "top_p": top_p, "top_k": top_k}
         yield seed, settings
-
-
-def _given(value: int | None, default: int | None) -> int | None:
-    return default if value is None else value
 
 
 def _seed_all(seed: int) -> None:
@@ -178,7 +87,7 @@ def _generate(
         prompts,
         return_tensors="pt",
         padding=True,
-        truncation=tokenizer.model_max_length < 1e9,
+        truncation=tokenizer.model_max_length < UNLIMITED,
         return_token_type_ids=False,
     ).to(model.device)
     encoded = _clock(model.device)
@@ -221,15 +130,12 @@ def hf_generate(args: Namespace) -> list[str]:
         ValueError: Device and device map are both given.
     """
     prompts = load_prompts(args.prompts, args.prompt_delimiter)
-    model = _load_model(args)
-    tokenizer = _load_tokenizer(args)
+    model = load_model(args)
+    tokenizer = load_tokenizer(args)
     size = args.max_batch_size or len(prompts)
     batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-    autocast: Any = contextlib.nullcontext()
-    if args.autocast_dtype is not None:
-        autocast = torch.autocast(model.device.type, DTYPES[args.autocast_dtype])
     continuations: list[str] = []
-    with torch.no_grad(), autocast:
+    with torch.no_grad(), autocast(args, model):
         for seed, settings in _settings(args, tokenizer):
             print(f"\nseed={seed}, settings={settings}")
             if args.warmup:

@@ -232,6 +232,27 @@ def test_validate_tells_what_a_recipe_comes_to(
         assert validate_from_yaml(str(RECIPE), arguments).steps == steps
 
 
+def test_a_mixture_of_experts(data: Path, tmp_path: Path) -> None:
+    recipe = str(ROOT / "yamls" / "mpt-tiny-moe-cpu.yaml")
+    callback = {"callbacks.mbmoe_tok_per_expert.log_interval": 2}
+    arguments = overrides(data, tmp_path, log_config="true", **callback)
+    experts = 4 * 2 * 16 * 32
+    expected = 304 * 16 + 4 * 16 * 16 + 4 * 16 + experts + 3 * 16
+    assert validate_from_yaml(recipe, arguments).parameters == expected
+    trainer = train_from_yaml(recipe, arguments)
+    logger: Any = next(each for each in trainer.logger.destinations if hasattr(each, "data"))
+    assert logger.hyperparameters["n_params"] == expected
+    assert logger.hyperparameters["n_active_params"] == expected - experts // 2
+    parts = [float(logger.data[f"loss/train/{name}"][-1][1]) for name in ("loss", "lbl")]
+    assert float(logger.data["loss/train/total"][-1][1]) == pytest.approx(sum(parts))
+    assert 0.01 <= parts[1] < 0.02
+    assert len(logger.data["mb_moe/all_layers_max_tpe"]) == 3
+    trainer.close()
+    shared = {"model.ffn_config.moe_world_size": 2}
+    with pytest.raises(ValueError, match="moe_world_size=2 ranks share experts, which needs fsdp"):
+        train_from_yaml(recipe, overrides(data, tmp_path, **callback, **shared))
+
+
 @pytest.mark.parametrize(
     "recipe", sorted((ROOT / "yamls").glob("mpt-*.yaml")), ids=lambda p: p.stem
 )

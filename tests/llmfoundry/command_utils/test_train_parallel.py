@@ -50,14 +50,14 @@ def _weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def started_and_trained(
-    folder: Path, save: Path, settings: dict[str, Any]
+    folder: Path, save: Path, settings: dict[str, Any], recipe: Path = RECIPE
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
     """Returns the weights at the start, those after training, and the losses, evaluation's last."""
     arguments = overrides(folder, save, **settings)
-    started = train_from_yaml(str(RECIPE), [*arguments, "only_composer_checkpoint=true"])
+    started = train_from_yaml(str(recipe), [*arguments, "only_composer_checkpoint=true"])
     first = _weights(started)
     started.close()
-    trainer = train_from_yaml(str(RECIPE), [*arguments, "run_name=trained", "autoresume=false"])
+    trainer = train_from_yaml(str(recipe), [*arguments, "run_name=trained", "autoresume=false"])
     logger: Any = next(each for each in trainer.logger.destinations if hasattr(each, "data"))
     losses = [float(value) for _, value in logger.data["loss/train/total"]]
     last = _weights(trainer)
@@ -91,30 +91,52 @@ OF_FOUR: dict[str, dict[str, Any]] = {
 }
 
 
-def _every_way(folder: Path, save: Path, tied: bool, ways: dict[str, Any]) -> dict[str, Any]:
+MIXTURE = RECIPE.with_name("mpt-tiny-moe-cpu.yaml")
+WITH_EXPERTS: dict[str, dict[str, Any]] = {
+    "shared experts": {
+        "model.init_device": "meta",
+        "model.ffn_config.moe_world_size": 2,
+        "fsdp_config": "{activation_checkpointing: true}",
+    },
+}
+WITH_SEQUENCES: dict[str, dict[str, Any]] = {
+    "split sequences and shared experts": {
+        "model.init_device": "meta",
+        "model.ffn_config.moe_world_size": 2,
+        "fsdp_config": "{}",
+        "cp_config": "{context_parallel_degree: 2}",
+    },
+}
+
+
+def _every_way(
+    folder: Path, save: Path, tied: bool, ways: dict[str, Any], recipe: Path
+) -> dict[str, Any]:
     return {
         name: started_and_trained(
-            folder, save / name, {**settings, "model.tie_word_embeddings": tied}
+            folder, save / name, {**settings, "model.tie_word_embeddings": tied}, recipe
         )
         for name, settings in ways.items()
     }
 
 
 @pytest.mark.parametrize(
-    "tied, ranks, ways",
+    "recipe, tied, ranks, ways",
     [
-        (True, 2, WAYS),
-        pytest.param(False, 2, WAYS, marks=pytest.mark.slow),
-        pytest.param(True, 4, OF_FOUR, marks=pytest.mark.slow),
+        (RECIPE, True, 2, WAYS),
+        (MIXTURE, True, 2, WITH_EXPERTS),
+        pytest.param(RECIPE, False, 2, WAYS, marks=pytest.mark.slow),
+        pytest.param(RECIPE, True, 4, OF_FOUR, marks=pytest.mark.slow),
+        pytest.param(MIXTURE, False, 4, WITH_EXPERTS, marks=pytest.mark.slow),
+        pytest.param(MIXTURE, True, 2, WITH_SEQUENCES, marks=pytest.mark.slow),
     ],
 )
 def test_all_ways_to_start_are_one(
-    data: Path, tmp_path: Path, tied: bool, ranks: int, ways: dict[str, Any]
+    data: Path, tmp_path: Path, recipe: Path, tied: bool, ranks: int, ways: dict[str, Any]
 ) -> None:
-    expected = started_and_trained(
-        data, tmp_path / "one", {"model.init_device": "cpu", "model.tie_word_embeddings": tied}
-    )
-    found = run_ranks(_every_way, ranks, data, tmp_path, tied, ways)
+    settings = {"model.init_device": "cpu", "model.tie_word_embeddings": tied}
+    expected = started_and_trained(data, tmp_path / "one", settings, recipe)
+    found = run_ranks(_every_way, ranks, data, tmp_path, tied, ways, recipe)
     for rank, name in itertools.product(range(ranks), ways):
         first, last, losses = found[rank][name]
         assert first.keys() == expected[0].keys(), name
