@@ -96,6 +96,16 @@ callbacks = _registry(
     global_lr_scaling="llmfoundry.callbacks.resumption_callbacks:GlobalLRScaling",
     layer_freezing="llmfoundry.callbacks.resumption_callbacks:LayerFreezing",
     fdiff_metrics="llmfoundry.callbacks.fdiff_callback:FDiffMetrics",
+    hf_checkpointer="llmfoundry.callbacks.hf_checkpointer:HuggingFaceCheckpointer",
+    mono_checkpoint_saver=(
+        "llmfoundry.callbacks.monolithic_ckpt_callback:MonolithicCheckpointSaver"
+    ),
+    env_logging="llmfoundry.callbacks.env_logging_callback:EnvironmentLoggingCallback",
+    kill_loss_spike="llmfoundry.callbacks.kill_loss_spike_callback:KillLossSpike",
+    loss_perp_v_len=("llmfoundry.callbacks.loss_perp_v_len_callback:LossPerpVsContextLengthLogger"),
+    mbmoe_tok_per_expert=(
+        "llmfoundry.callbacks.log_mbmoe_tok_per_expert_callback:MegaBlocksMoE_TokPerExpert"
+    ),
     run_timeout="llmfoundry.callbacks.run_timeout_callback:RunTimeoutCallback",
 )
 
@@ -103,6 +113,7 @@ callbacks_with_config = _registry(
     "callbacks_with_config",
     "Callbacks that are also given the whole recipe. A class of "
     "llmfoundry.interfaces.CallbackWithConfig.",
+    hf_checkpointer="llmfoundry.callbacks.hf_checkpointer:HuggingFaceCheckpointer",
 )
 
 optimizers = _registry(
@@ -161,12 +172,20 @@ models = _registry(
     "models",
     "Models. A class of composer.models.ComposerModel, built with tokenizer=.",
     contrastive_lm="llmfoundry.models.llm_embed.contrastive_model:ContrastiveModel",
+    fmapi_causal_lm="llmfoundry.models.inference_api_wrapper.fmapi:FMAPICasualLMEvalWrapper",
+    fmapi_chat="llmfoundry.models.inference_api_wrapper.fmapi:FMAPIChatAPIEvalWrapper",
     finetune_embedding_model=(
         "llmfoundry.models.llm_embed.finetune_embedding_model:FinetuneEmbeddingModel"
     ),
     hf_causal_lm="llmfoundry.models.hf.hf_causal_lm:ComposerHFCausalLM",
     hf_t5="llmfoundry.models.hf.hf_t5:ComposerHFT5",
     mpt_causal_lm="llmfoundry.models.mpt.modeling_mpt:ComposerMPTCausalLM",
+    openai_causal_lm=(
+        "llmfoundry.models.inference_api_wrapper.openai_causal_lm:OpenAICausalLMEvalWrapper"
+    ),
+    openai_chat=(
+        "llmfoundry.models.inference_api_wrapper.openai_causal_lm:OpenAIChatAPIEvalWrapper"
+    ),
 )
 
 dataloaders = _registry(

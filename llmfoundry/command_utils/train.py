@@ -3,22 +3,24 @@
 import logging
 import os
 import sys
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from composer.callbacks.checkpoint_saver import CheckpointSaver
 from composer.checkpoint.atomic import written_aside
 from composer.devices.factory import get_device
 from composer.trainer.trainer import Trainer
 from composer.utils import dist, reproducibility
 from composer.utils.file_helpers import is_uri
 from composer.utils.file_names import format_name_with_dist
+from llmfoundry.callbacks.hf_checkpointer import HuggingFaceCheckpointer
 from llmfoundry.command_utils._assemble import TrainParts, assemble
 from llmfoundry.config.loading import load_recipe
+from llmfoundry.config.logged import log_config, recipe_text
 from llmfoundry.config.parse import parse_train_config
 from llmfoundry.config.schema import TRAIN_CONFIG_KEYS, TrainConfig
 from llmfoundry.config.validate import validate_config
@@ -52,8 +54,19 @@ def train(cfg: DictConfig) -> Trainer:
     _set_up_allocator(config)
     reproducibility.seed_all(config.seed)
     parts = assemble(config)
+    exporters = [each for each in parts.callbacks if isinstance(each, HuggingFaceCheckpointer)]
+    if config.only_hf_checkpoint and len(exporters) != 1:
+        raise ValueError(
+            "only_hf_checkpoint needs one hf_checkpointer among the callbacks, not "
+            f"{len(exporters)}."
+        )
     trainer = Trainer(**parts.trainer_arguments())
+    # What a run resumes from is saved before what it only hands out.
+    trainer.state.callbacks = sorted(trainer.state.callbacks, key=_saves_late)
     _keep_recipe(parts, trainer)
+    if config.only_hf_checkpoint:
+        exporters[0].save_now(trainer.state, trainer.logger)
+        return trainer
     if config.only_composer_checkpoint:
         trainer.save_checkpoint_to_save_folder()
         return trainer
@@ -63,6 +76,11 @@ def train(cfg: DictConfig) -> Trainer:
         trainer.eval()
     trainer.fit()
     return trainer
+
+
+def _saves_late(callback: Any) -> int:
+    kinds = (CheckpointSaver, HuggingFaceCheckpointer)
+    return next((n for n, kind in enumerate(kinds, 1) if isinstance(callback, kind)), 0)
 
 
 def read_recipe(cfg: DictConfig | dict[str, Any]) -> TrainConfig:
@@ -98,19 +116,16 @@ def _set_up_allocator(config: TrainConfig) -> None:
 
 def _keep_recipe(parts: TrainParts, trainer: Trainer) -> None:
     """Prints and logs the resolved recipe, and puts it beside the checkpoints."""
-    text = OmegaConf.to_yaml(OmegaConf.create(_plain(parts.logged)))
     if parts.config.log_config:
-        if dist.get_global_rank() == 0:
-            print(text, flush=True)
-        trainer.logger.log_hyperparameters(parts.logged)
+        log_config(trainer.logger, parts.logged)
     folder = parts.config.save_folder
     if folder is None or is_uri(folder) or dist.get_global_rank() != 0:
         return
     run_folder = Path(format_name_with_dist(folder, trainer.state.run_name))
     run_folder.mkdir(parents=True, exist_ok=True)
-    recipe = OmegaConf.create(_plain(_rerunnable(parts.config, trainer.state.run_name)))
+    text = recipe_text(_rerunnable(parts.config, trainer.state.run_name))
     with written_aside(run_folder / "config.yaml") as aside:
-        Path(aside).write_text(OmegaConf.to_yaml(recipe), encoding="utf-8")
+        Path(aside).write_text(text, encoding="utf-8")
 
 
 def _rerunnable(config: TrainConfig, run_name: str) -> dict[str, Any]:
@@ -118,18 +133,6 @@ def _rerunnable(config: TrainConfig, run_name: str) -> dict[str, Any]:
     filled_in = {"n_gpus", "device_train_batch_size", "device_train_grad_accum"}
     settings = {name: getattr(config, name) for name in TRAIN_CONFIG_KEYS - filled_in}
     return dict(sorted(settings.items())) | {"run_name": run_name}
-
-
-def _plain(value: Any) -> Any:
-    """Containers that YAML can hold; braces of format strings are no interpolation there."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    warnings.warn(f"{value!r} is written to the recipe as text.", stacklevel=3)
-    return str(value)
 
 
 class _CallableModule(ModuleType):

@@ -23,8 +23,6 @@ RETIRED: Mapping[str, str] = {
     "loggers.mosaicml": "the platform is gone; use wandb, mlflow, tensorboard or file_logger",
     "callbacks.async_eval": "it needs a platform that is gone; evaluate with eval_loader, or run "
     "an evaluation job on the saved checkpoints",
-    "callbacks.mbmoe_tok_per_expert": "megablocks is not used any more; MoE layers log their own "
-    "load",
     "device": "the device is found by itself; hide GPUs with CUDA_VISIBLE_DEVICES= to use the CPU",
     "grad_accum": "say how much one device computes at once: device_train_microbatch_size",
     "load_format": "it follows from load_path",

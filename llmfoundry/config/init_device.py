@@ -5,6 +5,7 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
+from llmfoundry.layers_registry import ffns_with_megablocks
 from llmfoundry.utils.meta_init_context import init_empty_weights
 
 __all__ = ["process_init_device"]
@@ -28,7 +29,7 @@ def process_init_device(
         tp_config: How layers are split, if they are.
     """
     context: AbstractContextManager[Any] = contextlib.nullcontext()
-    _check_tp(tp_config)
+    _check_tp(tp_config, model_cfg)
     init_device = model_cfg.get("init_device")
     if init_device is None:
         return context
@@ -56,12 +57,18 @@ def process_init_device(
     return context
 
 
-def _check_tp(tp_config: dict[str, Any] | None) -> None:
+def _check_tp(tp_config: dict[str, Any] | None, model_cfg: dict[str, Any]) -> None:
     if tp_config is None:
         return
     missing = [key for key in ("strategy", "tensor_parallel_degree") if key not in tp_config]
     if missing:
         raise ValueError(f"tp_config needs {' and '.join(missing)}.")
+    ffn_type = (model_cfg.get("ffn_config") or {}).get("ffn_type")
+    if ffn_type is not None and ffn_type in ffns_with_megablocks:
+        raise ValueError(
+            "Tensor Parallelism is not currently supported for MoE models. Take tp_config out, or "
+            f"ffn_config.ffn_type: {ffn_type}; moe_world_size has ranks share experts."
+        )
 
 
 def _settle_mixed(fsdp_config: dict[str, Any]) -> None:

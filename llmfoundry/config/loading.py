@@ -11,7 +11,9 @@ from llmfoundry.config.problems import ConfigError, RecipeNotFoundError
 
 __all__ = [
     "apply_overrides",
+    "forbid_config_key",
     "load_recipe",
+    "pop_config",
     "to_container",
     "to_dict_container",
     "to_list_container",
@@ -97,3 +99,44 @@ def to_list_container(cfg: ListConfig | list[dict[str, Any]]) -> list[dict[str, 
     if not isinstance(container, list):
         raise ValueError(f"Expected a list, got {type(container).__name__}: {container!r}.")
     return container
+
+
+def pop_config(
+    cfg: Any, key: str, must_exist: bool = True, default_value: Any = None, convert: bool = False
+) -> Any:
+    """Takes a setting out of a mapping and returns it.
+
+    Args:
+        cfg: The mapping.
+        key: The setting's name.
+        must_exist: Whether a setting that is missing or null is an error.
+        default_value: What it is then, if that is no error.
+        convert: Whether an OmegaConf node is turned into plain, resolved containers.
+
+    Raises:
+        NameError: It must exist, and does not.
+        ValueError: It is to be converted, and is no OmegaConf node.
+    """
+    value = cfg.pop(key, None)
+    if value is None:
+        if must_exist:
+            raise NameError(f"The setting {key} is missing; there are {sorted(map(str, cfg))}.")
+        return default_value
+    if not convert:
+        return value
+    if not isinstance(value, (DictConfig, ListConfig)):
+        raise ValueError(
+            f"The setting {key} is {value!r}, no OmegaConf node, so there is nothing to convert; "
+            "leave out convert."
+        )
+    return to_container(value)
+
+
+def forbid_config_key(cfg_dict: dict[str, Any], key: str) -> None:
+    """Refuses a setting that follows from others.
+
+    Raises:
+        ValueError: It is there.
+    """
+    if key in cfg_dict:
+        raise ValueError(f"Config key `{key}` is set for you: take it out of {sorted(cfg_dict)}.")

@@ -36,12 +36,6 @@ def check_sections(cfg: Mapping[str, Any], problems: Problems) -> None:
             )
     if cfg.get("profiler") is not None:
         problems.add("profiler", "profiling is not part of this version. Remove the key.")
-    if cfg.get("only_hf_checkpoint"):
-        problems.add(
-            "only_hf_checkpoint",
-            "there is no hf_checkpointer in this version. Save a checkpoint and convert it with "
-            "scripts/inference/convert_composer_to_hf.py.",
-        )
 
 
 def _check_keys(

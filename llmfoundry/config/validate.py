@@ -25,12 +25,44 @@ def validate_config(train_config: TrainConfig) -> None:
                     "Model type hf_t5 is not supported when using the `text` dataloader. Please "
                     "use the `finetuning` dataloader."
                 )
-    if model.get("load_in_8bit", False):
-        raise ValueError("`load_in_8bit` is only supported for evaluation rather than training.")
+    has_adapters = model.get("peft_config") or model.get("pretrained_lora_id_or_path")
+    for key in ("load_in_8bit", "quantization"):
+        if model.get(key) and not has_adapters:
+            raise ValueError(
+                f"`{key}` is only supported for evaluation rather than training, unless adapters "
+                "are trained: set peft_config."
+            )
+    _check_expert_parallelism(model, train_config.fsdp_config)
     if "fp8" in train_config.precision and model.get("fc_type") != "te":
         warnings.warn(
             "fp8 only matters to Transformer Engine layers, and this model has none (fc_type: te).",
             stacklevel=2,
+        )
+
+
+def _check_expert_parallelism(model: dict[str, Any], fsdp_config: dict[str, Any] | None) -> None:
+    num_ranks = (model.get("ffn_config") or {}).get("moe_world_size") or 1
+    if num_ranks == 1:
+        return
+    if fsdp_config is None:
+        raise ValueError(
+            f"ffn_config.moe_world_size={num_ranks} ranks share experts, which needs fsdp_config "
+            "for the rest of the model. Add it, or set moe_world_size: 1."
+        )
+    if not fsdp_config.get("use_orig_params", True):
+        raise ValueError(
+            f"MoEs with expert parallelism (moe_world_size={num_ranks}) require "
+            "`use_orig_params=True`."
+        )
+    if model.get("init_device") == "mixed":
+        raise ValueError(
+            f"model.init_device: mixed has weights on rank 0 only, which does not have all experts "
+            f"with ffn_config.moe_world_size={num_ranks}. Use meta or cpu."
+        )
+    if fsdp_config.get("data_parallel_replicate_degree") not in (None, 1):
+        raise ValueError(
+            f"ffn_config.moe_world_size={num_ranks} does not go together with copies of the "
+            "sharded model. Take fsdp_config.data_parallel_replicate_degree out."
         )
 
 

@@ -9,10 +9,13 @@ import torch
 
 from llmfoundry.config.loading import load_recipe
 from llmfoundry.config.parse import parse_train_config
+from llmfoundry.models.hf import ComposerHFCausalLM
 from llmfoundry.models.mpt import ComposerMPTCausalLM
+from tests.llmfoundry.models.hf.tiny import save
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "yamls").glob("mpt-*.yaml"))
+FINETUNING = sorted((ROOT / "yamls" / "finetune").glob("*.yaml"))
 # As published with the last upstream releases, tied embeddings counted once.
 PUBLISHED = {
     "mpt-125m": 125_311_488,
@@ -33,7 +36,12 @@ def shape(value: Any) -> Any:
 
 
 def test_all_sizes_are_there() -> None:
-    assert {path.stem for path in RECIPES} == {*PUBLISHED, "mpt-small-cpu", "mpt-tiny-cpu"}
+    assert {path.stem for path in RECIPES} == {
+        *PUBLISHED,
+        "mpt-small-cpu",
+        "mpt-tiny-cpu",
+        "mpt-tiny-moe-cpu",
+    }
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -50,6 +58,18 @@ def test_it_parses_and_builds(path: Path) -> None:
     assert said is not None
     assert count == int(said.group(1).replace(",", ""))
     assert count == PUBLISHED.get(path.stem, count)
+
+
+@pytest.mark.parametrize("path", FINETUNING, ids=lambda path: path.stem)
+def test_it_parses_and_its_adapters_fit(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    settings = dict(parse_train_config(load_recipe(path)).model)
+    assert settings.pop("name") == "hf_causal_lm"
+    settings["pretrained_model_name_or_path"] = save("llama_tied", tmp_path)
+    model = ComposerHFCausalLM(None, **settings)
+    assert model.using_peft and all("lora_" in name for name in model.state_dict())
+    old = ROOT / "scripts" / "train" / "yamls" / "finetune" / path.name
+    assert old.resolve() == path.resolve()
 
 
 def test_they_differ_only_in_their_numbers() -> None:

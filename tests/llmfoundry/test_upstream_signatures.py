@@ -5,27 +5,6 @@ import pytest
 from tests.signatures import unlike
 
 NOT_YET = (
-    # Models: any Hugging Face model, mixture of experts, embeddings.
-    "llmfoundry.models.FMAPI",
-    "llmfoundry.models.OpenAI",
-    "llmfoundry.models.consts",
-    "llmfoundry.models.inference_api_wrapper",
-    "llmfoundry.models.layers.(DroplessMLP|LearnedRouter|dMoE|flash_attn_fn)",
-    "llmfoundry.models.layers.attention.(attn_bias_shape|build_alibi_bias|flash_attn_fn|gen_slopes)",
-    "llmfoundry.models.mpt.modeling_mpt.compute_loss_from_logits",
-    "llmfoundry.models.mpt.modeling_mpt.gen_",
-    "llmfoundry.models.utils.config_moe_args",
-    "llmfoundry.callbacks.HuggingFaceCheckpointer",
-    "llmfoundry.callbacks.hf_checkpointer",
-    "llmfoundry.callbacks.MegaBlocksMoE_TokPerExpert",
-    "llmfoundry.callbacks.log_mbmoe_tok_per_expert_callback",
-    "llmfoundry.utils.get_hf_tokenizer_from_composer_state_dict",
-    "llmfoundry.utils.load_tokenizer",
-    "llmfoundry.utils.download_from_",
-    # Remote stores.
-    "llmfoundry.callbacks.MonolithicCheckpointSaver",
-    "llmfoundry.callbacks.monolithic_ckpt_callback",
-    "llmfoundry.utils.file_utils",
     # Data, packing and fine-tuning.
     "llmfoundry.StreamingFinetuningDataset",
     "llmfoundry.data.(BinPack|Seq2Seq|StreamingFinetuning|auto_packing|profile_packing)",
@@ -56,17 +35,6 @@ NOT_YET = (
     "llmfoundry.utils.builders.build_icl_",
     "llmfoundry.utils.config_utils.EVAL_CONFIG_KEYS",
     "llmfoundry.utils.config_utils.EvalConfig",
-    # The other callbacks and helpers.
-    "llmfoundry.callbacks.EnvironmentLoggingCallback",
-    "llmfoundry.callbacks.env_logging_callback",
-    "llmfoundry.callbacks.KillLossSpike",
-    "llmfoundry.callbacks.kill_loss_spike_callback",
-    "llmfoundry.callbacks.LossPerpVsContextLengthLogger",
-    "llmfoundry.callbacks.loss_perp_v_len_callback",
-    "llmfoundry.utils.SpecificWarningFilter",
-    "llmfoundry.utils.log_config",
-    "llmfoundry.utils.pop_config",
-    "llmfoundry.utils.config_utils.forbid_config_key",
 )
 _MOSAIC = "MosaicML's platform and Databricks are left behind"
 _NO_CODE = "code of others runs only where trust_remote_code: true is said"
