@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from run import BASELINE, TOLERANCE
+from run import BASELINE, costs_differ
 
 FOLDER = Path(__file__).resolve().parent
 CARDS = FOLDER.parents[1] / "docs" / "methods"
@@ -66,14 +66,13 @@ def row_of(found: Found, key: tuple[str, str, str], task: dict[str, Any]) -> str
     kind, size, name = key
     against, lower_is_better = task["rows"][name].get("against", BASELINE), task["lower_is_better"]
     base, own = found[kind, size, against]["steps"], found[key]["steps"]
-    cost = median(own, "cost") / (1 if against == BASELINE else median(base, "cost"))
-    timed = found[key]["time"]
+    theirs_cost = 1 if against == BASELINE else median(base, "cost")
+    cost = median(own, "cost") / theirs_cost
     decided = "worse" if cost > 1 else "better"
-    if not timed and abs(cost - 1) <= TOLERANCE:
-        timed = own  # its steps cost the same
+    # Steps that cost the same need no trainings of the same time.
+    differ = costs_differ([each["cost"] / theirs_cost for each in own.values()])
+    timed = found[key]["time"] if differ else own
     seeds, verdict = compared(timed or own, base, lower_is_better)
-    if not timed:
-        verdict = {"worse": "no", "better": "yes"}[decided]
     cells = [
         f"{kind}, {size}",
         f"`{name}`" + ("" if against == BASELINE else f" against `{against}`"),

@@ -31,6 +31,8 @@ from typing import Any
 
 import yaml
 
+from composer.algorithms.presets import PRESETS
+
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 BASELINE = "baseline"
@@ -51,6 +53,8 @@ class Job:
     """``tune``, ``steps`` (equal steps), ``time`` (equal time) or ``bar`` (a share of it)."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Changes to the baseline, by dotted name."""
+    preset: dict[str, Any] | None = None
+    """What the preset that they name holds, so that another stack is another job."""
 
     def key(self) -> str:
         """What says that two jobs are the same."""
@@ -67,14 +71,16 @@ class Results:
         if path.is_file():
             for line in path.read_text("utf-8").splitlines():
                 result = json.loads(line)
-                self.by_key[json.dumps(result["job"], sort_keys=True)] = result
+                self.by_key[Job(**result["job"]).key()] = result
 
     def of(self, job: Job) -> dict[str, Any]:
         """Returns a job's result; trains first if that was never done, for tuning or else."""
+        job = replace(job, preset=content_of_preset(job.settings))
         if job.key() not in self.by_key:
             tuned = self.by_key.get(replace(job, purpose="tune").key())
             found = tuned if job.purpose == "steps" and tuned else train_in_a_process(job)
-            self.by_key[job.key()] = result = {**found, "job": asdict(job)}
+            said = {name: value for name, value in asdict(job).items() if value is not None}
+            self.by_key[job.key()] = result = {**found, "job": said}
             with self.lock, self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
             print(
@@ -83,6 +89,17 @@ class Results:
                 flush=True,
             )
         return self.by_key[job.key()]
+
+
+def content_of_preset(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """What the preset in a row's settings holds; None if they name none."""
+    name = settings.get("algorithms.preset") or settings.get("algorithms", {}).get("preset")
+    return None if name is None else json.loads(json.dumps(PRESETS[name]._asdict()))
+
+
+def costs_differ(costs: list[float]) -> bool:
+    """Whether steps cost more by the median, or less in all seeds: what costs less is favoured."""
+    return statistics.median(costs) > 1 + TOLERANCE or max(costs) < 1 - TOLERANCE
 
 
 def train_in_a_process(job: Job) -> dict[str, Any]:
@@ -107,28 +124,39 @@ def train_in_a_process(job: Job) -> dict[str, Any]:
     return {**json.loads(result.stdout.splitlines()[-1]), "wall": time.monotonic() - start}
 
 
-def grid_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All combinations of a row's grid, laid over its settings."""
+def grid_of(row: dict[str, Any], size: str) -> dict[str, list[Any]]:
+    """The values that are tried at a size, by name."""
     grid = row.get("grid", {})
+    return {name: of[size] if isinstance(of, dict) else of for name, of in grid.items()}
+
+
+def choices_of(row: dict[str, Any], size: str) -> Iterator[dict[str, Any]]:
+    """All combinations of a row's grid, laid over its settings."""
+    grid = grid_of(row, size)
     for values in itertools.product(*grid.values()):
         yield {**row.get("settings", {}), **dict(zip(grid, values, strict=True))}
 
 
 def tuned(results: Results, task: dict[str, Any], job: Job, row: dict[str, Any]) -> dict[str, Any]:
     """The settings of a row's grid with the best metric; the row's own if it has no grid."""
-    choices = list(grid_of(row))
+    choices = list(choices_of(row, job.size))
     if len(choices) == 1:
         return choices[0]
     sign = 1 if task["lower_is_better"] else -1
-    return min(
+    best = min(
         choices,
         key=lambda settings: (
-            sign
-            * results.of(Job(job.task, job.size, job.row, job.seed, job.steps, "tune", settings))[
-                "metric"
-            ]
+            sign * results.of(replace(job, purpose="tune", settings=settings))["metric"]
         ),
     )
+    for name, values in grid_of(row, job.size).items():
+        if len(values) > 1 and best[name] in (values[0], values[-1]):
+            print(
+                f"{job.task}/{job.size} {job.row}: the best {name}, {best[name]}, is at the edge "
+                "of its grid; widen it in rows.yaml.",
+                flush=True,
+            )
+    return best
 
 
 def measure(results: Results, name: str, task: dict[str, Any], row_name: str, seeds: list[int]):
@@ -156,16 +184,18 @@ def measure(results: Results, name: str, task: dict[str, Any], row_name: str, se
         own = train(row_name, "steps", best)
         if row_name == BASELINE:
             continue
-        cost = statistics.median(each["cost"] for each in own)
         other = row.get("against", BASELINE)
         others = train(other, "steps", {**base, **task["rows"][other].get("settings", {})})
+        theirs_cost = 1.0
         if other != BASELINE:
-            cost /= statistics.median(each["cost"] for each in others)
+            theirs_cost = statistics.median(each["cost"] for each in others)
+        costs = [each["cost"] / theirs_cost for each in own]
+        cost = statistics.median(costs)
         gains = [
             (theirs["metric"] - mine["metric"]) * (1 if task["lower_is_better"] else -1)
             for mine, theirs in zip(own, others, strict=True)
         ]
-        if abs(cost - 1) > TOLERANCE and (cost > 1) == (statistics.median(gains) > 0):
+        if costs_differ(costs) and (cost > 1) == (statistics.median(gains) > 0):
             train(row_name, "time", best, 1 / cost)
         if "share" in row:  # a preset is held against a bar
             train(row_name, "bar", best, row["share"] / cost)
