@@ -108,7 +108,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--clock", choices=CLOCKS, default="cpu", help="what time is taken")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="what time is taken")
     parser.add_argument("--json", type=Path, default=None, help="write the result here too")
     parser.add_argument("--memory_of", choices=MODELS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

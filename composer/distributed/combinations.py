@@ -39,6 +39,7 @@ class Feature(Enum):
     SYNC_STRATEGY = "ddp_sync_strategy"
     SHARDED_CHECKPOINTS = "state_dict_type: sharded"
     SAVED_METRICS = "save_metrics"
+    MEETING = "ranks that meet in each pass (lbl_process_group, moe_world_size)"
     RANK_ZERO_LOADS = "load_monolith_rank0_only"
     ADAPTERS = "adapters (LoRA)"
     FEW_BITS = "weights in few bits (quantization)"
@@ -54,12 +55,15 @@ class Refused(NamedTuple):
 
 
 _F = Feature
+_WAITING = (
+    "a rank whose memory ran out would leave the others waiting inside of a pass; give a number of "
+    "samples"
+)
 _ZERO_REASONS = {
     _F.META: "DeepSpeed would spread weights that are not there yet; set init_device: cpu, or use "
     "parallelism_config",
     _F.COMPILING: "DeepSpeed's hooks on each module are not compiled; leave one of them out",
-    _F.AUTO_SIZE: "a rank whose memory ran out would leave the others waiting inside of a pass; "
-    "give a number of samples",
+    _F.AUTO_SIZE: _WAITING,
     _F.CLOSURE: "the engine steps once, after its own passes; use another optimizer",
     _F.SECOND_ORDER: "the engine frees the graph with each backward pass; train with replicas",
     _F.UNUSED_PARAMETERS: "ranks that leave out different layers would wait for each other; train "
@@ -74,12 +78,8 @@ _ZERO_REASONS = {
 }
 REFUSED = (
     *(Refused(_F.ZERO, other, reason) for other, reason in _ZERO_REASONS.items()),
-    Refused(
-        _F.SHARDING,
-        _F.AUTO_SIZE,
-        "a rank whose memory ran out would leave the others waiting inside of a pass; give a "
-        "number of samples",
-    ),
+    Refused(_F.SHARDING, _F.AUTO_SIZE, _WAITING),
+    Refused(_F.MEETING, _F.AUTO_SIZE, _WAITING),
     Refused(
         _F.SHARDING,
         _F.CLOSURE,

@@ -460,6 +460,8 @@ def _check_combination(
         and compile_config.get("backend") not in ("eager", "aot_eager_default_partitioner"),
         Feature.ADAPTERS: getattr(run.model, "using_peft", False),
         Feature.FEW_BITS: getattr(run.model, "has_few_bits", False),
+        Feature.MEETING: dist.get_world_size() > 1
+        and getattr(run.model, "ranks_meet_in_training", False),
         Feature.AUTO_SIZE: state.auto_microbatching
         or any(evaluator.auto_microbatching for evaluator in state.evaluators),
         Feature.CLOSURE: "SAM" in names or any(takes_closure(each) for each in state.optimizers),

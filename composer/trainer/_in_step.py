@@ -26,16 +26,17 @@ class Pass(NamedTuple):
 
 
 class InStep:
-    """Has every rank run as many forward passes as any, where weights are gathered in each of them.
+    """Has every rank run as many forward passes as any, where they meet in each of them.
 
     Args:
         state: The state; a model that is not sharded needs none of this, and pays nothing.
+        ranks_meet: Whether ranks wait for each other in a pass even of a model that is not sharded.
     """
 
-    def __init__(self, state: State):
+    def __init__(self, state: State, ranks_meet: bool = False):
         self.device = state.device
         is_spread = state.fsdp_enabled or isinstance(state.model, ModelWrapper)
-        self.is_needed = is_spread and dist.get_world_size() > 1
+        self.is_needed = (is_spread or ranks_meet) and dist.get_world_size() > 1
         self._last: Any = None
 
     def passes(self, microbatches: Sequence[Any]) -> list[Pass]:

@@ -98,7 +98,8 @@ class Run:
         assert self.train_spec is not None
         state, engine = self.state, self.engine
         count = target_counter(self.model, self.train_spec, on_tokens)
-        weigher = Weigher(state, count, recount=bool(state.algorithms), in_step=InStep(state))
+        in_step = InStep(state, getattr(self.model, "ranks_meet_in_training", False))
+        weigher = Weigher(state, count, recount=bool(state.algorithms), in_step=in_step)
         autocast = self.autocast()
         metrics = TrainMetrics(state, engine.logger, self.model, autocast)
         step = TrainStep(

@@ -57,6 +57,10 @@ class MegaBlocksMoE_TokPerExpert(Callback):
         router: torch.nn.Module = mixtures[0].get_submodule("router")
         self.top_k = int(router.moe_top_k)  # pyright: ignore[reportArgumentType]  # an attribute
 
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        """Forgets passes that are run again: SAM's first, and those whose memory ran out."""
+        self.counts = None
+
     def after_loss(self, state: State, logger: Logger) -> None:
         """Counts a micro-batch of a batch that will be logged."""
         if (int(state.timestamp.batch) + 1) % self.log_interval:

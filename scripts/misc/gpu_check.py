@@ -1,12 +1,13 @@
-"""Checks attention on a GPU against plain SDPA, and prints the MFU of three sizes of MPT.
+"""Checks attention and experts on a GPU, and prints the MFU of three sizes of MPT.
 
     python scripts/misc/gpu_check.py
 
 It was not run on a GPU yet: no machine of the project has had one. A test runs it on a CPU, at a
 tiny size. Each way to attend (SDPA's fused kernels, FlexAttention, upstream's flash-attention
 function) gets the same bf16 inputs as SDPA's plain mathematics in fp32, under every mask that MPT
-has; outputs and gradients may be off by a few units in the last place of bf16. A training step of
-each size runs with compiled blocks. Exits with 1 if an attention is wrong.
+has; outputs and gradients may be off by a few units in the last place of bf16. So may those of the
+grouped product of experts, one of which has no tokens. Forward and backward passes of each size run
+with compiled blocks, without an optimizer. Exits with 1 if a result is wrong.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from composer.core.precision import Precision
 from composer.distributed.compiling import compile_model
 from llmfoundry.models import ComposerMPTCausalLM
 from llmfoundry.models.layers.alibi import gen_slopes
+from llmfoundry.models.layers.dmoe import grouped_product
 from llmfoundry.models.layers.flash import (
     flash_attn_fn,
     gen_attention_mask_in_length,
@@ -158,6 +160,27 @@ def errors_of(case: dict[str, Any], length: int, device: str) -> dict[str, float
     }
 
 
+def error_of_experts(device: str) -> float:
+    """Returns the largest error of a grouped product and its gradients, as ``errors_of`` does."""
+    generator = torch.Generator().manual_seed(17)
+    x_RI, w_EIO = (
+        torch.randn(size, generator=generator).to(device, torch.bfloat16).requires_grad_()
+        for size in ((96, 64), (3, 64, 128))
+    )
+    exact = [x.detach().float().requires_grad_() for x in (x_RI, w_EIO)]
+    found = grouped_product(x_RI, w_EIO, torch.tensor([40, 40, 96], device=device).int())
+    right = torch.cat([exact[0][:40] @ exact[1][0], exact[0][40:] @ exact[1][2]])
+    pairs = [
+        (found, right),
+        *zip(
+            torch.autograd.grad(found.float().square().sum(), (x_RI, w_EIO)),
+            torch.autograd.grad(right.square().sum(), exact),
+            strict=True,
+        ),
+    ]
+    return max(float(((a - b).abs().max() / b.abs().max()).detach()) for a, b in pairs)
+
+
 def check_attention(length: int, device: str, bar: float) -> bool:
     """Prints the errors of every way under every mask; says whether all are within the bar."""
     right = True
@@ -204,7 +227,7 @@ def recipe_of(size: str, attn_impl: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs all checks; returns 1 if an attention is wrong, 2 without a GPU."""
+    """Runs all checks; returns 1 if a result is wrong, 2 without a GPU."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--length", type=int, default=1024, help="positions of the attention")
     parser.add_argument("--bar", type=float, default=0.03, help="the largest relative error")
@@ -218,6 +241,9 @@ def main() -> int:
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}; errors relative to fp32 (bar {arguments.bar}):")
     right = check_attention(arguments.length, "cuda", arguments.bar)
+    error = error_of_experts("cuda")
+    right &= error <= arguments.bar
+    print(f"{'experts':16} {error:.1e}  {'' if error <= arguments.bar else 'OVER THE BAR'}")
     run: Any = SimpleNamespace(device=SimpleNamespace(name="gpu"), precision=Precision.AMP_BF16)
     peak = get_gpu_flops_available(run)
     for size in arguments.sizes:

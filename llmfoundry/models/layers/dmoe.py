@@ -18,11 +18,12 @@ from llmfoundry.models.layers.norm import autocast_dtype
 
 __all__ = ["Choice", "DroplessMLP", "ExpertMLP", "LearnedRouter", "build_torch_dmoe", "dMoE"]
 
+GELU_TANH = resolve_ffn_act_fn({"name": "gelu", "approximate": "tanh"})
+
 
 class Choice(NamedTuple):
     """What a router says of tokens."""
 
-    logits_NE: torch.Tensor
     scores_NE: torch.Tensor
     """The softmax of the logits."""
     weights_NK: torch.Tensor
@@ -62,8 +63,13 @@ class LearnedRouter(torch.nn.Module):
         self.uniform_expert_assignment = uniform_expert_assignment
         self.layer = torch.nn.Linear(hidden_size, moe_num_experts, bias=False, device=device)
 
-    def forward(self, x_ND: torch.Tensor) -> Choice:
-        """Returns which experts compute each token, and with what weights."""
+    def forward(self, x_ND: torch.Tensor, return_logits: bool = False) -> Any:
+        """Returns which experts compute each token, and with what weights: a ``Choice``.
+
+        Args:
+            x_ND: The tokens.
+            return_logits: Whether the logits ``[N, E]`` are returned too.
+        """
         if self.training and self.moe_jitter_eps:
             eps = self.moe_jitter_eps
             x_ND = x_ND * torch.empty_like(x_ND).uniform_(1 - eps, 1 + eps)
@@ -78,7 +84,8 @@ class LearnedRouter(torch.nn.Module):
         if self.uniform_expert_assignment:
             turns = torch.arange(experts_NK.numel(), device=x_ND.device)
             experts_NK = turns.remainder(self.moe_num_experts).view_as(experts_NK)
-        return Choice(logits_NE, scores_NE, weights_NK, experts_NK)
+        choice = Choice(scores_NE, weights_NK, experts_NK)
+        return (choice, logits_NE) if return_logits else choice
 
     def count(self, experts_NK: torch.Tensor) -> torch.Tensor:
         """Returns how many tokens each expert got."""
@@ -221,18 +228,17 @@ class DroplessMLP(torch.nn.Module):
         chosen_R, weights_NK = choice.experts_NK.flatten(), choice.weights_NK
         capacity = int(self.capacity_factor * len(chosen_R) / len(counts_E)) if self.training else 0
         order_R, ends_E = chosen_R.argsort(stable=True), counts_E.cumsum(0)
+        place_R = torch.arange(len(order_R), device=order_R.device)
+        row_S = order_R
         if capacity:
-            order_R, ends_E = _dropped_last(order_R, chosen_R[order_R], counts_E, capacity)
-        index_R = torch.arange(len(order_R), device=order_R.device)
-        place_NK = torch.empty_like(order_R).scatter(0, order_R, index_R).view_as(weights_NK)
+            capacity = min(capacity, len(x_ND))  # no expert gets a token twice
+            kept = _within_capacity(order_R, chosen_R[order_R], counts_E, capacity)
+            row_S, place_R, ends_E = kept
+        place_NK = torch.empty_like(order_R).scatter(0, order_R, place_R).view_as(weights_NK)
         if capacity:
-            # A size that the host knows: as many rows as can be kept at most. Those among them that
-            # are dropped stand last; the last expert computes them, and they weigh nothing.
-            weights_NK = weights_NK.masked_fill(place_NK >= ends_E[-1], 0)
-            order_R = order_R[: capacity * len(counts_E)]
-            place_NK = place_NK.clamp(max=len(order_R) - 1)
-            ends_E = torch.cat([ends_E[:-1], ends_E.new_full((1,), len(order_R))])
-        token_R = order_R // weights_NK.size(1)
+            weights_NK = weights_NK.masked_fill(place_NK < 0, 0)
+            place_NK = place_NK.clamp(min=0)
+        token_R = row_S // weights_NK.size(1)
         y_RD = self._compute(x_ND.to(autocast_dtype(x_ND)).index_select(0, token_R), ends_E)
         y_NKD = y_RD.index_select(0, place_NK.flatten()).view(*place_NK.shape, y_RD.size(1))
         y_ND = (y_NKD * weights_NK.to(y_RD.dtype)[..., None]).sum(dim=1, dtype=y_RD.dtype)
@@ -247,21 +253,28 @@ class DroplessMLP(torch.nn.Module):
         return run(x_RD, ends_E.int())
 
 
-def _dropped_last(
+def _within_capacity(
     order_R: torch.Tensor, chosen_R: torch.Tensor, counts_E: torch.Tensor, capacity: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Moves what is beyond each expert's capacity to the end; says where the kept rows end.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gives each expert as many slots, a size that the host knows.
 
     Args:
         order_R: Rows in the order of their experts.
         chosen_R: The expert of each of these.
         counts_E: How many rows each expert got.
         capacity: How many of them it takes.
+
+    Returns:
+        The row in each slot, any where an expert got fewer; the slot of each of ``order_R``, -1 if
+        it is dropped; and where each expert's slots end.
     """
     starts_E = counts_E.cumsum(0) - counts_E
     rank_R = torch.arange(len(order_R), device=order_R.device) - starts_E[chosen_R]
-    is_dropped_R = (rank_R >= capacity).to(torch.int8)
-    return order_R[is_dropped_R.argsort(stable=True)], counts_E.clamp(max=capacity).cumsum(0)
+    place_R = (chosen_R * capacity + rank_R).masked_fill(rank_R >= capacity, -1)
+    slot_C = torch.arange(capacity, device=order_R.device)
+    slot_EC = (starts_E[:, None] + slot_C).clamp(max=len(order_R) - 1)
+    ends_E = torch.arange(1, len(counts_E) + 1, device=order_R.device) * capacity
+    return order_R[slot_EC.flatten()], place_R, ends_E
 
 
 def _own_experts(weight: Any, num_ranks: int) -> torch.Tensor:
@@ -316,32 +329,34 @@ class dMoE(torch.nn.Module):
     """A router and the experts among which it chooses, for each token by itself.
 
     Args:
+        device: Where the parameters are made.
         hidden_size: Width in and out.
         ffn_hidden_size: Hidden width of an expert.
         moe_num_experts: See ``LearnedRouter``.
         moe_top_k: See ``LearnedRouter``.
         mlp_type: What an expert is: ``mlp`` or ``glu``.
-        activation_fn: The experts' activation; exact GELU by default.
+        activation_fn: The experts' activation; GELU by its tanh approximation by default.
         moe_jitter_eps: See ``LearnedRouter``.
         moe_normalize_expert_weights: See ``LearnedRouter``.
         uniform_expert_assignment: See ``LearnedRouter``.
-        device: Where the parameters are made.
-        experts: The experts, instead of those that ``ffn_hidden_size``, ``mlp_type`` and
-            ``activation_fn`` describe.
+        bias: Whether a bias is added to the experts' sum.
+        experts: The experts, instead of those that ``ffn_hidden_size``, ``mlp_type``,
+            ``activation_fn`` and ``bias`` describe.
     """
 
     def __init__(
         self,
-        hidden_size: int,
-        ffn_hidden_size: int,
-        moe_num_experts: int,
-        moe_top_k: int,
+        device: str | torch.device | None = None,
+        hidden_size: int = 1024,
+        ffn_hidden_size: int = 4096,
+        moe_num_experts: int = 1,
+        moe_top_k: int = 1,
         mlp_type: str = "mlp",
-        activation_fn: Activation | None = None,
-        moe_jitter_eps: float | None = None,
+        activation_fn: Activation = GELU_TANH,
+        moe_jitter_eps: float | None = 0.0,
         moe_normalize_expert_weights: float | None = None,
         uniform_expert_assignment: bool = False,
-        device: str | torch.device | None = None,
+        bias: bool = True,
         experts: DroplessMLP | None = None,
     ) -> None:
         super().__init__()
@@ -356,19 +371,20 @@ class dMoE(torch.nn.Module):
         )
         if experts is None:
             sizes = (hidden_size, ffn_hidden_size, moe_num_experts)
-            act = activation_fn or resolve_ffn_act_fn()
-            experts = DroplessMLP(ExpertMLP(*sizes, mlp_type == "glu", act, device))
+            mlp = ExpertMLP(*sizes, mlp_type == "glu", activation_fn, device)
+            experts = DroplessMLP(mlp, bias=bias, device=device)
         self.experts = experts
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what the experts make of tokens ``[..., D]``."""
         return self._mix(x)[0]
 
-    def _mix(self, x: torch.Tensor) -> tuple[torch.Tensor, Choice, torch.Tensor]:
+    def _mix(self, x: torch.Tensor) -> tuple[torch.Tensor, Choice, torch.Tensor, torch.Tensor]:
+        """Returns that, what the router says, its logits, and how many tokens each expert got."""
         x_ND = x.flatten(0, -2)
-        choice = self.router(x_ND)
+        choice, logits_NE = self.router(x_ND, return_logits=True)
         counts_E = self.router.count(choice.experts_NK)
-        return self.experts(x_ND, choice, counts_E).view_as(x), choice, counts_E
+        return self.experts(x_ND, choice, counts_E).view_as(x), choice, logits_NE, counts_E
 
 
 def build_torch_dmoe(
@@ -389,6 +405,7 @@ def build_torch_dmoe(
     settings = {"ffn_type": "torch_dmoe", **ffn_config}
     args = config_moe_args(settings, d_model, expansion_ratio, n_layers=1)
     del args["num_layers"]
-    ffn = dMoE(**args, activation_fn=resolve_ffn_act_fn(ffn_act_fn), device=device)
+    act = resolve_ffn_act_fn(ffn_act_fn)
+    ffn = dMoE(**args, activation_fn=act, device=device, bias=False)
     ffn.experts.mlp.inits_whole = True
     return ffn

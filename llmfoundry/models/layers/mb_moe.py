@@ -4,18 +4,27 @@ Legend: N tokens, D model width, E experts.
 """
 
 import functools
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
+from torch.distributed import GroupMember
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from llmfoundry.models.layers.dmoe import Choice, DroplessMLP, ExpertMLP, dMoE
+from llmfoundry.models.layers.dmoe import GELU_TANH, DroplessMLP, ExpertMLP, dMoE
 from llmfoundry.models.layers.ffn import MPTGLU, MPTMLP, Activation, resolve_ffn_act_fn
 from llmfoundry.models.layers.moe_settings import config_moe_args
 
-__all__ = ["MegaBlocksMoE", "Routing", "build_mb_dmoe", "build_mb_moe", "sum_routings"]
+__all__ = [
+    "MegaBlocksMoE",
+    "Routing",
+    "build_mb_dmoe",
+    "build_mb_moe",
+    "expert_mesh",
+    "sum_routings",
+]
 
 
 ROUTER_KEYS = (
@@ -51,22 +60,43 @@ def sum_routings(routings: list[Routing]) -> Routing:
 
 
 @functools.cache
-def _expert_mesh(device_type: str, num_ranks: int) -> Any:
-    """Returns the mesh of all ranks: copies of the experts, and ranks that share one."""
-    world_size = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+def expert_mesh(num_ranks: int, world_size: int, world: Any) -> Any:
+    """Returns the mesh of all ranks: copies of the experts, and ranks that share one.
+
+    Args:
+        num_ranks: Ranks that share the experts.
+        world_size: All ranks.
+        world: Their group, if there is one; another one gets another mesh.
+
+    Raises:
+        ValueError: All ranks are no multiple of these.
+    """
     if world_size % num_ranks:
         raise ValueError(
             f"moe_world_size={num_ranks} ranks share the experts, and {world_size} is no multiple "
             "of that. Change moe_world_size, or the number of ranks."
         )
-    shape = (world_size // num_ranks, num_ranks)
+    is_cuda = world is not None and torch.distributed.get_backend() == "nccl"
     return init_device_mesh(
-        device_type, shape, mesh_dim_names=("weight_parallel", "expert_parallel")
+        "cuda" if is_cuda else "cpu",
+        (world_size // num_ranks, num_ranks),
+        mesh_dim_names=("weight_parallel", "expert_parallel"),
     )
 
 
 @functools.cache
-def _neighbours(num_ranks: int) -> Any:
+def _neighbours(num_ranks: int, world: Any) -> Any:
+    """Returns this rank's group of neighbours; ``world`` is what they are part of.
+
+    Raises:
+        ValueError: All ranks are no multiple of these.
+    """
+    if world.size() % num_ranks:
+        raise ValueError(
+            f"lbl_process_group={num_ranks} neighbouring ranks balance their load, and "
+            f"{world.size()} is no multiple of that. Change lbl_process_group, or the number of "
+            "ranks."
+        )
     return torch.distributed.new_subgroups(num_ranks)[0]
 
 
@@ -110,7 +140,9 @@ class MegaBlocksMoE(dMoE):
             device=device,
             experts=DroplessMLP(mlp, capacity_factor, recomputes, bias, device),
         )
-        self.args = args
+        self.args = SimpleNamespace(**args)
+        if isinstance(args["lbl_process_group"], int) and torch.distributed.is_initialized():
+            _neighbours(args["lbl_process_group"], GroupMember.WORLD)
         self.shared_expert: MPTMLP | None = None
         if args["shared_expert"]:
             kind = MPTGLU if is_glu else MPTMLP
@@ -124,39 +156,42 @@ class MegaBlocksMoE(dMoE):
             x: The tokens.
             return_routing: Whether the losses and the load are returned too.
         """
-        y, choice, counts_E = self._mix(x)
+        y, choice, logits_NE, counts_E = self._mix(x)
         if self.shared_expert is not None:
-            shared, top_k = self.shared_expert(x), self.args["moe_top_k"]
-            if self.args["shared_expert_weighted_sum"]:
+            shared, top_k = self.shared_expert(x), self.args.moe_top_k
+            if self.args.shared_expert_weighted_sum:
                 shared, y = shared / (top_k + 1), y * (top_k / (top_k + 1))
             y = y + shared
-        return (y, self._routing(choice, counts_E)) if return_routing else y
+        if not return_routing:
+            return y
+        return y, self._routing(choice.scores_NE, logits_NE, counts_E)
 
-    def _routing(self, choice: Choice, counts_E: torch.Tensor) -> Routing:
-        args, scores_NE, z_loss = self.args, choice.scores_NE, None
+    def _routing(
+        self, scores_NE: torch.Tensor, logits_NE: torch.Tensor, counts_E: torch.Tensor
+    ) -> Routing:
+        args, z_loss = self.args, None
         all_E = self._summed_over_group(counts_E)
-        if args["moe_lbl_in_fp32"]:
+        if args.moe_lbl_in_fp32:
             scores_NE = scores_NE.float()
         share_E = all_E / all_E.sum().clamp(min=1)
         score_E = scores_NE.mean(dim=0) if len(scores_NE) else scores_NE.sum(dim=0)
-        scale = args["moe_loss_weight"] * len(all_E) / args["num_layers"]
-        if args["moe_zloss_weight"]:
-            logits_NE = choice.logits_NE
-            if args["moe_zloss_in_fp32"]:
+        scale = args.moe_loss_weight * len(all_E) / args.num_layers
+        if args.moe_zloss_weight:
+            if args.moe_zloss_in_fp32:
                 logits_NE = logits_NE.float()
             z_loss = logits_NE.logsumexp(dim=-1).square().float().sum() / max(len(logits_NE), 1)
-            z_loss = z_loss * args["moe_zloss_weight"] / args["num_layers"]
+            z_loss = z_loss * args.moe_zloss_weight / args.num_layers
         return Routing((share_E * score_E.float()).sum() * scale, z_loss, counts_E)
 
     def _summed_over_group(self, counts_E: torch.Tensor) -> torch.Tensor:
         """Returns counts of the ranks over which the load is to be even (arXiv 2501.11873)."""
-        kind = self.args["lbl_process_group"]
+        kind = self.args.lbl_process_group
         if kind is None or not torch.distributed.is_initialized():
             return counts_E
         if kind == "expert_group":
             group = self.experts.mlp.expert_mesh.get_group()
         else:
-            group = None if kind == "global_group" else _neighbours(kind)
+            group = None if kind == "global_group" else _neighbours(kind, GroupMember.WORLD)
         all_E = counts_E.clone()
         torch.distributed.all_reduce(all_E, group=group)
         return all_E
@@ -164,8 +199,8 @@ class MegaBlocksMoE(dMoE):
 
 def _share_experts(mlp: ExpertMLP, num_ranks: int) -> None:
     """Makes a rank's own experts its part of the weights of all, which are sharded otherwise."""
-    is_cuda = torch.distributed.is_initialized() and torch.distributed.get_backend() == "nccl"
-    mesh = _expert_mesh("cuda" if is_cuda else "cpu", num_ranks)
+    world = GroupMember.WORLD
+    mesh = expert_mesh(num_ranks, 1 if world is None else world.size(), world)
     mlp.expert_mesh = mesh["expert_parallel"]
     mlp._fsdp_kwargs_dict = {"device_mesh": mesh["weight_parallel"]}  # type: ignore[assignment]
     for name, weight in list(mlp.named_parameters()):
@@ -190,7 +225,7 @@ def _build(
     """
     settings = {"ffn_type": kind, **ffn_config}
     args = config_moe_args(settings, d_model, expansion_ratio, num_layers)
-    act_fn = resolve_ffn_act_fn(ffn_act_fn or {"name": "gelu", "approximate": "tanh"})
+    act_fn = resolve_ffn_act_fn(ffn_act_fn) if ffn_act_fn else GELU_TANH
     is_stacked = kind == "mb_moe"
     capacity_factor = args["moe_capacity_factor"] if is_stacked else 0
     return MegaBlocksMoE(args, act_fn, capacity_factor, is_stacked, bias, device)

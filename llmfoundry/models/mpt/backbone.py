@@ -131,7 +131,8 @@ class MPTModel(MPTPreTrainedModel):
         # numbers on whatever device it is built, meta too.
         with torch.random.fork_rng(devices=[]):
             self._build_layers(config)
-        self.mb_args = getattr(self.blocks[0].ffn, "args", None)
+        ffn: Any = self.blocks[0].ffn
+        self.mb_args = ffn.args if getattr(ffn, "gives_routing", False) else None
         if config.no_bias:
             self._drop_biases()
         self.post_init()

@@ -43,6 +43,21 @@ class RoomyLayer(DynamicLayer):
         self.values = values_room[..., : length + added, :]
         return self.keys, self.values
 
+    def reorder_cache(self, beam_idx: Any) -> None:
+        """Takes the rows of the chosen beams."""
+        self._rooms = (None, None)
+        super().reorder_cache(beam_idx)
+
+    def offload(self) -> None:
+        """Moves keys and values to the CPU."""
+        self._rooms = (None, None)
+        super().offload()
+
+    def reset(self) -> None:
+        """Forgets all."""
+        self._rooms = (None, None)
+        super().reset()
+
 
 def _with_room(
     room: torch.Tensor | None, kept: Any, length: int, new: torch.Tensor
@@ -50,9 +65,24 @@ def _with_room(
     """Returns a tensor that begins with ``kept`` and ``new``: ``room``, if they fit into it.
 
     What is kept is no longer in the room after rows were reordered, repeated or moved.
+
+    Raises:
+        ValueError: Batch or heads of both differ.
     """
+    if length and kept.shape[:2] != new.shape[:2]:  # an assignment would repeat a single row
+        raise ValueError(
+            f"The cache has [batch, heads] {list(kept.shape[:2])}, but new keys or values have "
+            f"{list(new.shape[:2])}; both must be the same."
+        )
     end = length + new.size(-2)
-    if room is None or room.size(-2) < end or room.data_ptr() != kept.data_ptr():
+    fits = (
+        room is not None
+        and room.size(-2) >= end
+        and room.data_ptr() == kept.data_ptr()
+        and room.shape[:2] == new.shape[:2]  # the caller may have kept the first rows only
+        and room.is_inference() == torch.is_inference_mode_enabled()
+    )
+    if room is None or not fits:
         batch, heads, _, width = new.shape
         room = new.new_empty(batch, heads, end + max(end // 4, 64), width)
         if length:
@@ -106,6 +136,8 @@ def open_cache(past_key_values: Any, use_cache: bool, n_layers: int) -> Past:
 
 def _made_roomy(cache: Cache) -> Cache:
     """Replaces layers that are empty yet, and those to come, by such as have room."""
+    if getattr(cache, "offloading", False):  # the room would stay where memory is to be saved
+        return cache
     if cache.layer_class_to_replicate is DynamicLayer:
         cache.layer_class_to_replicate = RoomyLayer
     for index, layer in enumerate(cache.layers):

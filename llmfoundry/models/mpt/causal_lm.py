@@ -253,7 +253,8 @@ class MPTForCausalLM(MPTPreTrainedModel, GenerationMixin):
         )
         mask_BT = kwargs.get("attention_mask")
         is_first = kwargs.get("is_first_iteration", not has_past)
-        if is_first and mask_BT is not None and bool((mask_BT[:, 1:] < mask_BT[:, :-1]).any()):
+        # A row that is padding as yet is no fault: a prompt may be read in pieces.
+        if is_first and mask_BT is not None and bool((mask_BT[:, :-1] > mask_BT[:, -1:]).any()):
             raise NotImplementedError(
                 "MPT does not support generation with right padding. Pad on the left: "
                 "tokenizer.padding_side = 'left'."

@@ -10,7 +10,7 @@ import torch
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from composer.core.types import Batch
-from composer.models.adapters import count_frozen, maybe_get_underlying_model
+from composer.models.adapters import maybe_get_underlying_model
 from composer.models.huggingface import HuggingFaceModel
 from llmfoundry.builders.components import build_metric
 from llmfoundry.builders.declared_keys import declares_keys
@@ -123,7 +123,12 @@ class ComposerMPTCausalLM(HuggingFaceModel):
                 f"Specified loss_fn={loss_fn} not recognized. `loss_fn` must be one of "
                 f"{list(LOSS_FUNCTIONS)}."
             )
-        check_adapter_settings(peft_config, pretrained_lora_id_or_path, should_save_peft_only)
+        check_adapter_settings(
+            peft_config,
+            pretrained_lora_id_or_path,
+            should_save_peft_only,
+            kwargs.get("init_device", "cpu"),
+        )
         lora = None if peft_config is None else lora_config(peft_config)
         train_metrics = [*DEFAULT_CAUSAL_LM_TRAIN_METRICS, *(additional_train_metrics or [])]
         eval_metrics = [*DEFAULT_CAUSAL_LM_EVAL_METRICS, *(additional_eval_metrics or [])]
@@ -215,6 +220,12 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         maybe_get_underlying_model(self.model).z_loss = coefficient
         return True
 
+    @property
+    def ranks_meet_in_training(self) -> bool:
+        """Whether a rank's forward pass in training waits for the passes of others."""
+        settings: list[Any] = [m.args for m in self.modules() if getattr(m, "gives_routing", False)]
+        return any(each.lbl_process_group or each.moe_world_size > 1 for each in settings)
+
     def get_targets(self, batch: Batch) -> torch.Tensor:
         """Returns at each position the token that should come next, -100 for none."""
         return shift_targets(batch["labels"])
@@ -252,7 +263,7 @@ class ComposerMPTCausalLM(HuggingFaceModel):
         params_flops = 2 * self.n_active_params * seq_len
         width = config.n_heads * config.attention_head_dim
         attention_flops = config.n_layers * 2 * 2 * width * seq_len**2
-        unspent = 2 * min(count_frozen(self), self.n_active_params) * seq_len
+        unspent = 2 * mpt_get_active_params(self, of_frozen=True) * seq_len
         return ((params_flops + attention_flops) * 3 - unspent) * n_rows
 
 

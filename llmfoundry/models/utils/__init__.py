@@ -2,6 +2,9 @@
 
 from composer.utils.lazy import handed_on
 
+# Not at first use: the module of that name would stand in the function's place.
+from llmfoundry.models.utils.config_moe_args import config_moe_args
+
 __all__ = [
     "attn_config_defaults",
     "build_act_ckpt_mod_to_blocks",
@@ -23,7 +26,6 @@ __getattr__ = handed_on(
         "attn_config_defaults": "llmfoundry.models.utils.config_defaults",
         "build_act_ckpt_mod_to_blocks": "llmfoundry.models.utils.act_ckpt",
         "check_mapping_blocks_overlap": "llmfoundry.models.utils.act_ckpt",
-        "config_moe_args": "llmfoundry.models.layers.moe_settings",
         "fc_type_defaults": "llmfoundry.models.utils.config_defaults",
         "ffn_config_defaults": "llmfoundry.models.utils.config_defaults",
         "generic_param_init_fn_": "llmfoundry.models.utils.param_init_fns",

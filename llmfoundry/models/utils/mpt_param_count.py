@@ -12,20 +12,28 @@ def mpt_get_total_params(mpt_model: Any) -> int:
     return sum(param.numel() for param in mpt_model.parameters())
 
 
-def mpt_get_active_params(mpt_model: Any) -> int:
+def mpt_get_active_params(mpt_model: Any, of_frozen: bool = False) -> int:
     """Returns the parameters in a token's matrix products: all but what only is looked up.
 
     That is an untied input embedding, and the tables of value embeddings. Of the experts of mb_moe
     and mb_dmoe a token uses its top k; those of torch_dmoe all count, as they always did.
+
+    Args:
+        mpt_model: The model.
+        of_frozen: Whether only parameters that get no gradient count.
     """
-    total = mpt_get_total_params(mpt_model)
+
+    def count(module: torch.nn.Module) -> int:
+        return sum(p.numel() for p in module.parameters() if not (of_frozen and p.requires_grad))
+
+    total = count(mpt_model)
     if not mpt_model.config.tie_word_embeddings:
-        total -= mpt_model.model.transformer.wte.weight.numel()
+        total -= count(mpt_model.model.transformer.wte)
     for module in mpt_model.model.transformer.blocks.modules():
         if isinstance(module, torch.nn.Embedding):
-            total -= module.weight.numel()
+            total -= count(module)
         elif getattr(module, "gives_routing", False):
             ffn: Any = module
-            experts = sum(param.numel() for param in ffn.experts.mlp.parameters())
+            experts = count(ffn.experts.mlp)
             total -= experts - experts * ffn.router.moe_top_k // ffn.router.moe_num_experts
     return total

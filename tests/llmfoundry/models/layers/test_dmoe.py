@@ -1,5 +1,6 @@
 """Mixtures of experts against dense arithmetic in float64, and against transformers' Mixtral."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ import torch.nn.functional as F
 
 from llmfoundry.models.layers import dmoe
 from llmfoundry.models.layers.dmoe import dMoE, grouped_product
-from llmfoundry.models.layers.ffn import resolve_ffn_act_fn
 from llmfoundry.models.layers.layer_builders import build_ffn
 
 NUM_EXPERTS, TOP_K, WIDTH, HIDDEN = 4, 2, 16, 24
@@ -163,7 +163,14 @@ def test_autocast_computes_experts_in_low_precision() -> None:
 
 
 def test_one_made_without_a_recipe() -> None:
-    ffn = dMoE(WIDTH, HIDDEN, NUM_EXPERTS, TOP_K, activation_fn=resolve_ffn_act_fn())
-    torch.testing.assert_close(
-        ffn(tokens()).double(), by_hand(ffn, tokens(), F.gelu, None), atol=1e-6, rtol=1e-5
-    )
+    ffn = dMoE(None, WIDTH, HIDDEN, NUM_EXPERTS, TOP_K)
+    assert ffn.experts.bias is not None
+    torch.nn.init.normal_(ffn.experts.bias)
+    expected = by_hand(ffn, tokens(), functools.partial(F.gelu, approximate="tanh"), None)
+    torch.testing.assert_close(ffn(tokens()).double(), expected, atol=1e-6, rtol=1e-5)
+    scores, weights, experts = ffn.router(tokens().flatten(0, 1))
+    assert torch.equal(scores.gather(1, experts), weights)
+    plain = dMoE(device=torch.device("meta"), bias=False)
+    sizes = {name: tuple(p.shape) for name, p in plain.named_parameters()}
+    assert sizes.pop("router.layer.weight") == (1, 1024)
+    assert sizes == dict.fromkeys(("experts.mlp.w1", "experts.mlp.w2"), (4096, 1024))

@@ -48,6 +48,24 @@ def test_mb_moe_drops_what_is_beyond_its_capacity(factor: float) -> None:
     torch.testing.assert_close(ffn.eval()(x).double(), whole, atol=1e-6, rtol=1e-5)
 
 
+def test_no_expert_computes_more_than_its_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    ffn = build("mb_moe", **PLAIN, moe_capacity_factor=0.5).train()
+    with torch.no_grad():  # all tokens go to the first two experts
+        ffn.router.layer.weight.copy_(torch.arange(NUM_EXPERTS, 0, -1)[:, None].expand(-1, WIDTH))
+    seen: list[list[int]] = []
+    compute = ffn.experts._compute
+
+    def watch(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        seen.append([len(x), *ends.diff(prepend=torch.zeros(1)).tolist()])
+        return compute(x, ends)
+
+    monkeypatch.setattr(ffn.experts, "_compute", watch)
+    x = tokens(4, 10).abs()
+    expected = by_hand(ffn, x, gelu, 1, 10)
+    torch.testing.assert_close(ffn(x).double(), expected, atol=1e-6, rtol=1e-5)
+    assert seen == [[40, 10, 10, 10, 10]]
+
+
 def test_dropped_tokens_give_no_gradients() -> None:
     ffn = build("mb_moe", **PLAIN, moe_capacity_factor=0.5).double().train()
     x = tokens().double().requires_grad_()

@@ -7,6 +7,8 @@ import pytest
 from llmfoundry.config.init_device import process_init_device
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.utils import config_moe_args
+from llmfoundry.models.utils.config_moe_args import config_megablocks_moe_args
+from tests.launch import run_ranks
 
 MEGABLOCKS: dict[str, Any] = {"ffn_type": "mb_dmoe", "moe_num_experts": 4, "moe_world_size": 1}
 TORCH: dict[str, Any] = {
@@ -18,6 +20,28 @@ TORCH: dict[str, Any] = {
     "moe_normalize_expert_weights": 1,
     "uniform_expert_assignment": False,
 }
+
+
+def _settings_of_two_ranks() -> Any:
+    shared = {"moe_num_experts": 4, "moe_world_size": 2, "device_mesh": [2]}
+    mesh = config_megablocks_moe_args(shared, 8, 2, 3)["device_mesh"]
+    with pytest.raises(ValueError, match="over all 2 ranks. Leave device_mesh out"):
+        config_megablocks_moe_args({**shared, "device_mesh": [1]}, 8, 2, 3)
+    return mesh.mesh_dim_names, mesh.shape
+
+
+def test_by_megablocks_names() -> None:
+    assert config_megablocks_moe_args(MEGABLOCKS, 8, 2, 3) == config_moe_args(MEGABLOCKS, 8, 2, 3)
+    with pytest.raises(ValueError, match="lbl_process_group='no_group' is not one of"):
+        config_megablocks_moe_args(
+            {**MEGABLOCKS, "lbl_process_group": "no_group"},
+            d_model=8,
+            expansion_ratio=2,
+            n_layers=3,
+            get_device_mesh=lambda **_: pytest.fail("no ranks share experts"),
+        )
+    for names, shape in run_ranks(_settings_of_two_ranks, 2):
+        assert (names, shape) == (("weight_parallel", "expert_parallel"), (1, 2))
 
 
 def test_defaults_are_megablocks() -> None:

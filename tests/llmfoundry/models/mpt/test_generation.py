@@ -93,6 +93,17 @@ def test_right_padding_is_refused_at_the_first_step_alone() -> None:
     assert inputs["attention_mask"] is None
 
 
+@pytest.mark.parametrize("name", ["learned", "linear"])
+def test_padding_between_tokens_is_left_out(name: str) -> None:
+    """As in batches of several turns, each padded; only padding at the end is refused."""
+    model, tokens = build(name), _prompts(1)["input_ids"]
+    mask = torch.ones_like(tokens)
+    mask[0, 2:4] = 0
+    for use_cache in (True, False):
+        holey = _continue(model, tokens, attention_mask=mask, use_cache=use_cache)
+        assert torch.equal(holey, _continue(model, tokens[mask.bool()][None]))
+
+
 def test_few_logits_are_those_of_many() -> None:
     """The head has a way of its own for a few tokens without gradients."""
     model, tokens = build("alibi"), _prompts(2)["input_ids"]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from composer import Trainer
-from composer.algorithms import GradientClipping
+from composer import Evaluator, Trainer
+from composer.algorithms import SAM, GradientClipping
 from composer.loggers import InMemoryLogger
 from composer.optim import DecoupledAdamW
 from composer.utils import dist
@@ -21,6 +21,7 @@ from llmfoundry.command_utils.convert_composer_to_hf import (
     write_huggingface_pretrained_from_composer_checkpoint,
 )
 from llmfoundry.models.hf.hf_export import write_hf_folder
+from llmfoundry.models.layers import mb_moe
 from llmfoundry.models.llm_embed.contrastive_model import ContrastiveModel
 from llmfoundry.models.mpt.composer_mpt import ComposerMPTCausalLM
 from tests.launch import run_ranks
@@ -168,6 +169,30 @@ def test_what_is_logged() -> None:
         trained({"ffn_type": "mptmlp"}, callbacks=[MegaBlocksMoE_TokPerExpert()])
 
 
+def test_passes_that_are_run_again_do_not_count() -> None:
+    logger = InMemoryLogger()
+    callback = MegaBlocksMoE_TokPerExpert(log_interval=1, log_every_layer=True, normalize=False)
+    two = {**DROPLESS, "moe_num_experts": 2, "moe_top_k": 1}
+    trained(two, 4, callbacks=[callback], loggers=[logger], algorithms=[SAM(interval=1)])
+    least, most = (logger.data[f"mb_moe/layer0_{name}_tpe"] for name in ("min", "max"))
+    assert [a + b for (_, a), (_, b) in zip(least, most, strict=True)] == [ROWS * LENGTH] * 2
+
+
+def test_frozen_experts_save_what_a_token_uses_of_them() -> None:
+    model, batch = mpt(DROPLESS), {k: torch.stack([r[k] for r in rows()]) for k in rows()[0]}
+    whole_flops = model.flops_per_batch(batch)
+    for block in model.model.transformer.blocks:
+        block.ffn.experts.mlp.requires_grad_(False)
+    used = 2 * 2 * 2 * 24 * 32  # layers, top k, matrices
+    assert whole_flops - model.flops_per_batch(batch) == 2 * used * LENGTH * ROWS
+
+
+def test_settings_by_attribute() -> None:
+    transformer = mpt(DROPLESS).model.transformer
+    assert (transformer.mb_args.moe_top_k, transformer.mb_args.hidden_size) == (2, 32)
+    assert mpt(TORCH).model.transformer.mb_args is None
+
+
 def test_microbatches_weigh_the_mean_of_their_loads() -> None:
     model, texts = mpt(DROPLESS), rows()
     halves = []
@@ -195,6 +220,72 @@ def _some_ways() -> dict[str, Any]:
         "recomputed FFNs": trained(GLOBAL, parallelism_config=RECOMPUTES, target="mb_dmoe"),
         "shared, recomputed": trained(SHARED_GROUP, parallelism_config=RECOMPUTES),
     }
+
+
+def _uneven() -> Any:
+    """Trains where rank 0's second micro-batch has no targets, so that it has one pass less."""
+    texts = rows()
+    for row in texts[4::2]:
+        row["labels"] = torch.full_like(row["labels"], -100)
+    model = mpt(GLOBAL)
+    trainer = Trainer(
+        model=model,
+        train_dataloader=DataLoader(
+            texts, batch_size=4, sampler=dist.get_sampler(texts, shuffle=False)
+        ),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.5),
+        max_duration="2ep",
+        device_train_microbatch_size=2,
+        progress_bar=False,
+        dist_timeout=60,
+    )
+    trainer.fit()
+    return [float(p.detach().double().norm()) for p in model.parameters()]
+
+
+def _refused() -> list[str]:
+    found = []
+    for make in (
+        lambda: mpt({**GLOBAL, "lbl_process_group": 3}),
+        lambda: Trainer(
+            model=mpt(GLOBAL),
+            eval_dataloader=Evaluator(
+                label="auto",
+                dataloader=DataLoader(rows(), batch_size=4, sampler=dist.get_sampler(rows())),
+                device_eval_microbatch_size="auto",
+            ),
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            make()
+        found.append(str(error.value))
+    return found
+
+
+def _when_ranks_meet(folder: str) -> Any:
+    refused, uneven = _refused(), _uneven()
+    shared = {**STACKED, "moe_capacity_factor": 0.5, "moe_world_size": 2}
+    alone = {**shared, "moe_world_size": 1}
+    dropped = [trained(each, parallelism_config=FSDP) for each in (shared, alone)]
+    # A group of ranks that is gone is not asked.
+    trained({**GLOBAL, "lbl_process_group": 2})
+    before = mb_moe._neighbours(2, torch.distributed.group.WORLD)
+    rank = dist.get_global_rank()
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/again", rank=rank, world_size=2
+    )
+    trained({**GLOBAL, "lbl_process_group": 2})
+    assert mb_moe._neighbours(2, torch.distributed.group.WORLD) is not before
+    return refused, uneven, dropped
+
+
+def test_ranks_that_meet_in_each_pass(tmp_path: Path) -> None:
+    (refused, one, dropped), (_, other, _) = run_ranks(_when_ranks_meet, 2, str(tmp_path))
+    assert one == other
+    check_same(*dropped)
+    assert "lbl_process_group=3 neighbouring ranks" in refused[0] and "2 is no mult" in refused[0]
+    assert "device_train_microbatch_size: auto: a rank whose memory ran out" in refused[1]
 
 
 def test_two_ranks_equal_one() -> None:
