@@ -25,9 +25,16 @@ __all__ = [
 IgnoreKeys = Sequence[str] | Callable[[dict[str, Any]], None]
 
 
-def full_state(state: State) -> dict[str, Any]:
-    """Collects all that a run needs to go on. All ranks call it, because the parts are gathered."""
-    return {"state": state.state_dict(), "rng": reproducibility.get_rng_state()}
+def full_state(state: State, whole: bool = False, with_optimizers: bool = True) -> dict[str, Any]:
+    """Collects all that a run needs to go on. All ranks call it, because the parts are gathered.
+
+    Args:
+        state: The run's State.
+        whole: As for ``State.state_dict``, and so is the next.
+        with_optimizers: Whether moments are collected.
+    """
+    saved = state.state_dict(whole=whole, with_optimizers=with_optimizers)
+    return {"state": saved, "rng": reproducibility.get_rng_state()}
 
 
 def weights_state(state: State) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from composer.checkpoint.download import (
 )
 from composer.checkpoint.monolithic import opened_plain, torch_load_with_validation
 from composer.checkpoint.sharded_run import Shards, reader_of_shards
-from composer.utils.file_helpers import is_uri
+from composer.utils.file_helpers import is_uri, parse_uri
 
 __all__ = ["SavedWeights", "opened_weights"]
 
@@ -109,7 +109,9 @@ def opened_weights(path: str, keep_at: str | Path | None = None) -> Iterator[Sav
     with tempfile.TemporaryDirectory(prefix="composer_weights_") as scratch:
         if folder is not None:
             if keep_at is not None:
-                source = download_folder(path, str(keep_at)) if store is not None else folder
+                # The address may be that of a link to the folder.
+                address = path.removesuffix(parse_uri(path)[2]) + folder
+                source = download_folder(address, str(keep_at)) if store is not None else folder
                 if store is None and os.path.realpath(keep_at) != folder:
                     shutil.copytree(source, keep_at, dirs_exist_ok=True)
                 folder, store = os.path.realpath(keep_at), None

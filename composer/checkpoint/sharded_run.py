@@ -5,6 +5,7 @@ no second copy of them, and the number of ranks and the way of sharding may have
 is to read, the folder's index says; torch alone would leave out silently what it does not name.
 """
 
+import contextlib
 import logging
 import os
 import uuid
@@ -40,6 +41,7 @@ from composer.core.model_state import (
     get_model_state,
     moments_to_fill,
     set_model_state,
+    whole_model_wanted,
 )
 from composer.core.passes import AlgorithmPass
 from composer.core.state import State
@@ -351,14 +353,15 @@ def load_sharded_checkpoint(
         weights = set(shards.under("state", "model"))
         shards.leave_out(ignore_keys)
         strict = strict_model_weights and weights == set(shards.under("state", "model"))
-        names = (
-            list(shards.under("state", "algorithms"))
-            if load_weights_only
-            else shards.names_of_rest()
-        )
+        names = shards.names_of_rest()
+        if load_weights_only:
+            wanted = "algorithms", "integrations"
+            names = [name for part in wanted for name in shards.under("state", part)]
         content = shards.read_nested(names)
         saved = content.get("state", {})
         apply_required_algorithms(state, logger, saved, exclude_algorithms, algorithm_passes)
+        if load_weights_only:
+            state.check_base(saved)
         _load_weights(state, shards, strict)
         if not load_weights_only:
             groups = saved.pop("optimizers", {})
@@ -409,7 +412,10 @@ def _load_weights(state: State, shards: Shards, strict: bool) -> None:
     names = {".".join(map(str, path)): n for n, path in shards.under("state", "model").items()}
     if not names:
         return
-    targets = get_model_state(state.model)
+    base = state.names_of_base(names)
+    with contextlib.nullcontext() if base is None else whole_model_wanted(state.model):
+        own = get_model_state(state.model)
+    targets = own if base is None else {plain: own[name] for name, plain in base.items()}
     missing = [name for name in targets if name not in names]
     unexpected = [name for name in names if name not in targets]
     shapes = [
@@ -428,6 +434,9 @@ def _load_weights(state: State, shards: Shards, strict: bool) -> None:
     if problems:
         warnings.warn(f"The checkpoint does not fit the model. {' '.join(problems)}", stacklevel=3)
     read = shards.read({names[name]: targets[name] for name in targets if name in names})
+    for name, plain in (base or {}).items():
+        if own[name] is not targets[plain]:  # what is trained whole starts as a copy of the base's
+            own[name].copy_(targets[plain])
     # Values that are no tensors, which few modules have, are put in by the model itself.
     values = {n: read[names[n]] for n in targets if n in names and shards.kind(names[n]) is None}
     if values:

@@ -16,6 +16,7 @@ from composer.core import _state_dict
 from composer.core.model_state import (
     get_model_state,
     get_optimizer_state,
+    get_state_names,
     set_model_state,
     set_optimizer_state,
     strip_ddp_prefix,
@@ -121,21 +122,19 @@ class CheckpointedState(Serializable):
 
     # Checkpoints
 
-    def _gathering(self) -> dict[str, bool]:
-        return {
-            "full": self.fsdp_state_dict_type == "full",
-            "cpu_offload": self.fsdp_state_dict_type == "full",
-        }
+    def _gathering(self, whole: bool = False) -> dict[str, bool]:
+        whole = whole or self.fsdp_state_dict_type == "full"
+        return {"full": whole, "cpu_offload": whole}
 
-    def get_model_state_dict(self) -> dict[str, Any]:
-        """Returns the weights and buffers by name; sharded ones as the config says."""
-        return get_model_state(self.model, **self._gathering())
+    def get_model_state_dict(self, whole: bool = False) -> dict[str, Any]:
+        """Returns the weights and buffers by name; sharded ones as the config says, or whole."""
+        return get_model_state(self.model, **self._gathering(whole))
 
-    def get_optim_state_dict(self) -> dict[str, Any]:
-        """Returns the state of the first optimizer, under its class's name."""
+    def get_optim_state_dict(self, whole: bool = False) -> dict[str, Any]:
+        """Returns the state of the first optimizer, under its class's name; or gathers it whole."""
         return {
             _state_dict.qualname(optimizer): get_optimizer_state(
-                self.model, optimizer, **self._gathering()
+                self.model, optimizer, **self._gathering(whole)
             )
             for optimizer in self._optimizers[:1]
         }
@@ -152,7 +151,7 @@ class CheckpointedState(Serializable):
         ask = getattr(unwrap_model(self.model), "sum_of_base", None)
         return None if ask is None else ask()
 
-    def _check_base(self, state: dict[str, Any]) -> None:
+    def check_base(self, state: dict[str, Any]) -> None:
         """Refuses adapters of another base; all ranks must call it, and agree."""
         own, saved = self._sum_of_base(), state.get("integrations", {}).get("sum_of_base")
         if own is not None and any(dist.all_gather_object(saved not in (None, own))):
@@ -181,9 +180,9 @@ class CheckpointedState(Serializable):
         position = _state_dict.dataset_position(self._train_dataloader, self.timestamp)
         return {"train": position, "eval": {}}
 
-    def _get_algorithms_state(self) -> list[tuple[str, dict[str, Any]]]:
+    def _get_algorithms_state(self, whole: bool = False) -> list[tuple[str, dict[str, Any]]]:
         states = [(_state_dict.qualname(one), one.state_dict()) for one in self._algorithms]
-        return _state_dict.gathered(states) if self.fsdp_state_dict_type == "full" else states
+        return _state_dict.gathered(states) if self._gathering(whole)["full"] else states
 
     def _get_train_metrics(self) -> dict[str, Any] | None:
         return _state_dict.save_metrics(self.train_metrics) if self.save_metrics else None
@@ -195,18 +194,22 @@ class CheckpointedState(Serializable):
             label: _state_dict.save_metrics(metrics) for label, metrics in self.eval_metrics.items()
         }
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, whole: bool = False, with_optimizers: bool = True) -> dict[str, Any]:
         """Returns everything that a checkpoint keeps of a run: the ``serialized_attributes``.
 
         ``model`` and ``optimizers`` are keyed by parameter names; ``schedulers``, ``callbacks``,
         ``scaler`` and ``timestamp`` by class names; ``algorithms`` is a list of (class name, state)
         pairs, in order; metrics are there only with ``save_metrics``.
+
+        Args:
+            whole: Gather what is sharded on rank 0, in its host's memory, whatever the config says.
+            with_optimizers: Whether moments are collected.
         """
         savers: dict[str, Callable[[], Any]] = {
-            "model": self.get_model_state_dict,
-            "optimizers": self.get_optim_state_dict,
+            "model": lambda: self.get_model_state_dict(whole),
+            "optimizers": lambda: self.get_optim_state_dict(whole) if with_optimizers else None,
             "schedulers": lambda: _state_dict.save_by_class(self._schedulers),
-            "algorithms": self._get_algorithms_state,
+            "algorithms": lambda: self._get_algorithms_state(whole),
             "callbacks": lambda: _state_dict.save_by_class(self._callbacks),
             "scaler": lambda: _state_dict.save_by_class(ensure_tuple(self.scaler)),
             "timestamp": lambda: _state_dict.save_by_class([self.timestamp]),
@@ -239,11 +242,11 @@ class CheckpointedState(Serializable):
             RuntimeError: If names (``strict``) or shapes do not agree; all of them are listed.
         """
         del logger
-        self._check_base(state_dict)
+        self.check_base(state_dict)
         weights = state_dict["model"]
         if state_dict.get("is_model_ddp", False):
             weights = strip_ddp_prefix(self.model, weights)
-        names = self._names_of_base(weights)
+        names = self.names_of_base(weights)
         if names is None:
             missing, unexpected = set_model_state(
                 self.model,
@@ -262,18 +265,19 @@ class CheckpointedState(Serializable):
                 stacklevel=2,
             )
 
-    def _names_of_base(self, weights: dict[str, Any]) -> dict[str, str] | None:
+    def names_of_base(self, weights: Iterable[str]) -> dict[str, str] | None:
         """Returns, for weights saved without adapters, their names by those they have under them.
 
         None if the model has no adapters, or the weights have.
         """
-        plain_name_of = getattr(unwrap_model(self.model), "plain_name_of", None)
-        if plain_name_of is None or self.load_monolith_rank0_only:
+        model: Any = unwrap_model(self.model)
+        if not getattr(model, "using_peft", False) or self.load_monolith_rank0_only:
             return None
+        plain_name_of = model.plain_name_of
         if any(plain_name_of(name) != name for name in weights):
             return None
         with whole_model_wanted(self.model):
-            own = get_model_state(self.model)
+            own = get_state_names(self.model)
         names = {name: plain for name in own if (plain := plain_name_of(name)) is not None}
         return names if len(names) < len(own) else None
 
@@ -342,7 +346,7 @@ class CheckpointedState(Serializable):
         if "model" in state:
             self.load_model_state(state, logger, strict)
         else:
-            self._check_base(state)
+            self.check_base(state)
         loaders = {
             # Not strict: a parameter that never got a gradient has no moments to save or to load.
             "optimizers": lambda saved: self.load_optim_state({"optimizers": saved}, strict=False),

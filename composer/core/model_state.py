@@ -223,14 +223,21 @@ def adopt_optimizer_state(
             optimizer.state[parameter] = dict(moments[name])
 
 
+def get_state_names(model: torch.nn.Module) -> list[str]:
+    """Returns the names that `get_model_state` gives, and gathers no weight for it."""
+    return [_plain_name(name) for name in unwrap_model(model).state_dict(keep_vars=True)]
+
+
+def _plain_name(name: str) -> str:
+    for infix in _WRAPPER_INFIXES:
+        name = name.replace(infix, "")
+    return name
+
+
 def _plain_names(model: torch.nn.Module) -> dict[torch.nn.Parameter, str]:
     """Returns the name of each parameter as the model without wrappers has it."""
-    names: dict[torch.nn.Parameter, str] = {}
-    for name, parameter in unwrap_model(model).named_parameters():
-        for infix in _WRAPPER_INFIXES:
-            name = name.replace(infix, "")
-        names[parameter] = name
-    return names
+    named = unwrap_model(model).named_parameters()
+    return {parameter: _plain_name(name) for name, parameter in named}
 
 
 def _named_groups(model: torch.nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -199,8 +199,9 @@ def sum_of_base(model: Any) -> int | None:
         return None
     reshard(model)
     sums: dict[tuple[Any, tuple[int, ...]], torch.Tensor] = {}
-    for place, weight in enumerate(model.parameters(), start=1):
-        if weight.requires_grad:
+    for place, (name, weight) in enumerate(model.named_parameters(), start=1):
+        # What is trained whole is not used itself, and rows for new tokens were drawn.
+        if weight.requires_grad or ".original_module." in name:
             continue
         sharded = as_sharded(weight)
         placements = () if sharded is None else sharded.placements

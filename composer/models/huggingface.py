@@ -167,13 +167,17 @@ class HuggingFaceModel(ComposerModel):
                 "allow_embedding_resizing=True to enlarge it, or give the model a vocab_size of at "
                 f"least {entries}."
             )
-        adapters = self.model.active_peft_config if has_adapters(self.model) else peft_config
-        if adapters is not None and not adapters.modules_to_save:
+        if has_adapters(self.model):
             raise ValueError(
-                f"The tokenizer has {entries} entries, and the embeddings' rows beyond "
-                f"{vocab_size} would stay as they were drawn: adapters freeze them, and are saved "
-                "without them. Name the embedding in peft_config.modules_to_save to train it, or "
-                "enlarge the model before."
+                f"The tokenizer has {entries} entries, more than the {vocab_size} of the model, "
+                "which has adapters already. Enlarge it before they are put in."
+            )
+        if peft_config is not None and (frozen := _frozen_ends(self.model, peft_config)):
+            raise ValueError(
+                f"The tokenizer has {entries} entries, and the rows beyond {vocab_size} of "
+                f"{', '.join(frozen)} would stay as they were drawn: adapters freeze them, and are "
+                "saved without them. Name both ends in peft_config.modules_to_save to train them "
+                "(of one weight also set ensure_weight_tying), or enlarge the model before."
             )
         log.warning(
             "The embeddings are enlarged from %d to %d rows for the tokenizer.", vocab_size, entries
@@ -399,6 +403,17 @@ def _by_name(metrics: list[Any] | None) -> dict[str, Any] | None:
 def _vocab_size(config: Any) -> int | None:
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     return getattr(text_config, "vocab_size", None)
+
+
+def _frozen_ends(model: Any, peft_config: Any) -> list[str]:
+    """Returns the names of the embedding and the output layer, where adapters leave them frozen."""
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    names = [name for name, each in model.named_modules() if any(each is end for end in ends)]
+    entries = [f".{entry}" for entry in peft_config.modules_to_save or ()]
+    frozen = [name for name in names if not f".{name}".endswith(tuple(entries))]
+    is_one = ends[1] is not None and ends[0].weight is ends[1].weight
+    keeps_one = is_one and getattr(peft_config, "ensure_weight_tying", False)
+    return [] if keeps_one and len(frozen) < len(names) else frozen
 
 
 def _is_registered(model: Any, mapping_name: str) -> bool:

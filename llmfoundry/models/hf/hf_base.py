@@ -105,7 +105,9 @@ class BaseHuggingFaceModel(HuggingFaceModel):
     ) -> None:
         _check(pretrained_model_name_or_path, init_device)
         quantised = quantization_config(quantization, load_in_8bit)
-        check_adapter_settings(peft_config, pretrained_lora_id_or_path, should_save_peft_only)
+        check_adapter_settings(
+            peft_config, pretrained_lora_id_or_path, should_save_peft_only, init_device
+        )
         if quantised is not None and not should_save_peft_only:
             raise ValueError(
                 "should_save_peft_only=False would put quantised weights into checkpoints, which "

@@ -134,13 +134,16 @@ class ComposerHFCausalLM(BaseHuggingFaceModel):
         n_rows, seq_len = batch["input_ids"].shape[:2]
         config = self.config.get_text_config()
         attention = config.num_hidden_layers * 2 * 2 * config.hidden_size * seq_len**2
-        unspent = 2 * min(count_frozen(self), self._n_multiplied) * seq_len
-        return ((2 * self._n_multiplied * seq_len + attention) * 3 - unspent) * n_rows
+        multiplied = self.n_total_params - self._n_looked_up
+        embedding = maybe_get_underlying_model(self.model).get_input_embeddings().weight
+        frozen = count_frozen(self) - (0 if embedding.requires_grad else self._n_looked_up)
+        unspent = 2 * min(frozen, multiplied) * seq_len
+        return ((2 * multiplied * seq_len + attention) * 3 - unspent) * n_rows
 
     @functools.cached_property
-    def _n_multiplied(self) -> int:
-        """Parameters without the embeddings that are only looked up."""
+    def _n_looked_up(self) -> int:
+        """Parameters of the embeddings that are no output layer too."""
         inner = maybe_get_underlying_model(self.model)
         embedding, head = inner.get_input_embeddings(), inner.get_output_embeddings()
         tied = head is not None and head.weight is embedding.weight
-        return self.n_total_params - (0 if tied else embedding.weight.numel())
+        return 0 if tied else embedding.weight.numel()

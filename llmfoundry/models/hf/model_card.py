@@ -1,6 +1,7 @@
 """The page of a saved model (README.md): what it is, how it was made, and who may use it."""
 
 import json
+import logging
 import re
 import shlex
 import sys
@@ -21,7 +22,16 @@ from llmfoundry._version import __version__
 __all__ = ["UNKNOWN", "ModelCard", "card_of_run", "licence_of"]
 
 UNKNOWN = "unknown"
+log = logging.getLogger(__name__)
+
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+SECRET = re.compile(
+    r"(^|[_.-])((api|private|access|account)[_-]?key|(auth|access|hf|hub|api|sas|session|bearer)[_-]?"
+    r"token|secret\w*|passw(or)?d|passphrase|credentials?)$|(^|\.)token$",
+    re.IGNORECASE,
+)
+"""The name of a setting that is a credential; ``eos_token`` and ``max_tokens`` are none."""
+HIDDEN = "***"
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "peft")
 DATA = ("train_loader", "eval_loader")
 TRAINING = (
@@ -142,6 +152,8 @@ def _is_number(value: Any) -> bool:
 def licence_of(model: str) -> str | None:
     """Returns the licence on the page of a model in a folder or in the hub's cache, if any.
 
+    A page that cannot be read is warned about, and tells none.
+
     Args:
         model: The folder, or the hub's name; nothing is fetched.
     """
@@ -152,7 +164,11 @@ def licence_of(model: str) -> str | None:
         page = huggingface_hub.try_to_load_from_cache(model, "README.md")
     if not isinstance(page, (str, Path)) or not Path(page).exists():
         return None
-    card = huggingface_hub.ModelCard.load(page, ignore_metadata_errors=True)
+    try:
+        card = huggingface_hub.ModelCard.load(page, ignore_metadata_errors=True)
+    except (OSError, ValueError, yaml.YAMLError) as error:  # it is somebody else's page
+        log.warning("%s cannot be read, so it tells no licence: %s", page, error)
+        return None
     return card.data.get("license")
 
 
@@ -163,7 +179,30 @@ def _is_hub_name(name: Any) -> bool:
 
 def _yaml(value: Any) -> str:
     plain = json.loads(json.dumps(value, default=str))
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
+    return yaml.safe_dump(_hidden(plain), sort_keys=False, allow_unicode=False)
+
+
+def _hidden(value: Any) -> Any:
+    """Returns nested settings without credentials; whether there is one (true, null) is told."""
+    if isinstance(value, list):
+        return [_hidden(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    shown = {}
+    for key, each in value.items():
+        is_secret = SECRET.search(str(key)) and not isinstance(each, (bool, type(None)))
+        shown[key] = HIDDEN if is_secret else _hidden(each)
+    return shown
+
+
+def _hidden_text(text: str) -> str:
+    """Returns an argument's value; of nested settings, without credentials."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    shown = _hidden(value)
+    return text if shown == value else json.dumps(shown, default=str)
 
 
 def _table(heads: tuple[str, str], rows: Mapping[str, str]) -> str:
@@ -178,7 +217,18 @@ def _numbers(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def _command() -> str:
-    return shlex.join(["python", *sys.orig_argv[1:]])
+    """Returns the command that was run, without credentials in its arguments."""
+    words, is_secret = ["python"], False
+    for word in sys.orig_argv[1:]:
+        is_nested = word.startswith(("{", "["))
+        name, sign, value = ("", "", "") if is_nested else word.partition("=")
+        names_secret = SECRET.search(name.lstrip("-+~")) is not None
+        if sign:
+            words.append(f"{name}={HIDDEN if names_secret else _hidden_text(value)}")
+        else:
+            words.append(HIDDEN if is_secret and not word.startswith("--") else _hidden_text(word))
+        is_secret = names_secret and not sign and word.startswith("-")
+    return shlex.join(words)
 
 
 def _versions() -> dict[str, str]:

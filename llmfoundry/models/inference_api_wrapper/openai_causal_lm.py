@@ -5,7 +5,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -96,16 +96,18 @@ class OpenAICausalLMEvalWrapper(OpenAIEvalInterface):
             scores = self._score_by_echo(context, continuation)
             if scores is not None:
                 return scores
+        whole = context + continuation
+        scores = torch.stack(
+            [self._score_next(whole[:end], whole[end]) for end in range(len(context), len(whole))]
+        )
+        if self._echoes:  # now it is known that the request was good but for that
             self._echoes = False
             log.warning(
                 "%s gives no log-probabilities of prompts: each token of a continuation takes a "
                 "request.",
                 self.model_name,
             )
-        whole = context + continuation
-        return torch.stack(
-            [self._score_next(whole[:end], whole[end]) for end in range(len(context), len(whole))]
-        )
+        return scores
 
     def _complete(self, prompt: list[int], **settings: Any) -> Any:
         """The log-probabilities of an answer of one token, or None."""
@@ -126,9 +128,11 @@ class OpenAICausalLMEvalWrapper(OpenAIEvalInterface):
         except self._refusals:  # some models refuse these two together
             return None
         begin, end = len(context), len(context) + len(continuation)
-        if found is None or len(found.tokens) not in (end, end + 1):
+        if found is None or len(found.tokens or ()) not in (end, end + 1):
             return None
-        if None in found.token_logprobs[begin:end] or not all(found.top_logprobs[begin:end]):
+        if None in (found.token_logprobs or [None] * end)[begin:end] or not all(
+            found.top_logprobs[begin:end]
+        ):
             return None
         rows = []
         for place, target in zip(range(begin, end), continuation, strict=True):
@@ -144,7 +148,19 @@ class OpenAICausalLMEvalWrapper(OpenAIEvalInterface):
                 f"{self.model_name!r} gives no log-probabilities (logprobs={LOGPROBS}), which "
                 "scoring needs; evaluate it by its texts, as openai_chat or fmapi_chat does."
             )
-        return self._spread(found.top_logprobs[0], {}, keep_free=target)
+        others = dict(found.top_logprobs[0])
+        own = next((text for text in self._texts(prompt, target, others) if text in others), None)
+        known = {} if own is None else {target: others.pop(own)}
+        return self._spread(others, known, keep_free=target)
+
+    def _texts(self, prompt: list[int], target: int, found: Iterable[str]) -> list[str]:
+        """What a server may call a token, which alone often loses the space before its word."""
+        alone, last = self.tokenizer.decode([target]), prompt[-4:]
+        before, after = self.tokenizer.decode(last), self.tokenizer.decode([*last, target])
+        within = after.removeprefix(before) if after.startswith(before) else alone
+        # A server that shows spaces means another token where there is none.
+        shows_spaces = any(text[:1] == " " for text in found)
+        return [within] if within == f" {alone}" and shows_spaces else [within, alone]
 
     def _spread(
         self, top: Mapping[str, float], known: dict[int, float], keep_free: int | None = None
@@ -153,7 +169,11 @@ class OpenAICausalLMEvalWrapper(OpenAIEvalInterface):
         size = len(self.tokenizer)
         for text, value in top.items():
             index = self._ids.get(text)
-            if index is None or index in known:  # a piece of a character: another id stands for it
+            if index in (
+                None,
+                keep_free,
+                *known,
+            ):  # a piece of a character: another id stands for it
                 index = next(i for i in range(size) if i not in known and i != keep_free)
             known[index] = value
         rest = max(1 - sum(math.exp(value) for value in known.values()), LEAST_REST)

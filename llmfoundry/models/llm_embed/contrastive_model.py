@@ -11,7 +11,8 @@ from composer.models.adapters import maybe_get_underlying_model
 from composer.models.huggingface import HuggingFaceModel
 from composer.utils import dist
 from llmfoundry.layers_registry import ffns_with_megablocks
-from llmfoundry.models.hf.adapters import with_trained_adapters
+from llmfoundry.models.hf.adapters import check_adapter_settings, with_trained_adapters
+from llmfoundry.models.hf.hf_base import ModelInitError
 from llmfoundry.models.hf.hf_causal_lm import ComposerHFCausalLM
 from llmfoundry.models.hf.hf_fsdp import prepare_hf_model_for_fsdp
 from llmfoundry.models.hf.quantization import quantization_config
@@ -72,6 +73,7 @@ class ContrastiveModel(HuggingFaceModel):
     ) -> None:
         del loss_fn
         self_config = _contrastive_config(contrastive_config)
+        check_adapter_settings(None, pretrained_lora_id_or_path, True, init_device)
         if tokenizer is not None and tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         if pretrained_model_name_or_path is None:
@@ -136,14 +138,20 @@ class ContrastiveModel(HuggingFaceModel):
             config = ComposerHFCausalLM.build_config(
                 name, settings["attn_implementation"], settings["config_overrides"], **hub
             )
-        model = ComposerHFCausalLM.build_inner_model(
-            name,
-            config,
-            settings["pretrained"],
-            quantization_config(None, settings["load_in_8bit"]),
-            settings["init_device"],
-            **hub,
-        )
+        try:
+            model = ComposerHFCausalLM.build_inner_model(
+                name,
+                config,
+                settings["pretrained"],
+                quantization_config(None, settings["load_in_8bit"]),
+                settings["init_device"],
+                **hub,
+            )
+        except ModelInitError as error:
+            raise ModelInitError(
+                f"{error} If {name!r} is an encoder without an output layer, train it as "
+                "finetune_embedding_model."
+            ) from error
         return with_trained_adapters(model, settings["lora"])
 
     # Training

@@ -111,7 +111,9 @@ def test_in_a_store(s3: Proxy, tmp_path: Path) -> None:
     store.upload_object("run/c.pt", tmp_path / "c.pt")
     for path in (tmp_path / "folder").iterdir():
         store.upload_object(f"run/folder/{path.name}", path)
-    for name in ("c.pt", "folder"):
+    (tmp_path / "link").write_text("run/folder")
+    store.upload_object("run/latest.symlink", tmp_path / "link")
+    for name in ("c.pt", "folder", "latest.symlink"):
         for kept in (None, tmp_path / f"kept-{name}"):
             with opened_weights(f"s3://bucket/run/{name}", kept) as saved:
                 for each, weight in content["state"]["model"].items():

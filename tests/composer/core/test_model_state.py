@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 from composer.core.model_state import (
     get_model_state,
     get_optimizer_state,
+    get_state_names,
     set_model_state,
     set_optimizer_state,
     strip_ddp_prefix,
@@ -109,3 +111,13 @@ def wrapped_and_plain():
 
 def test_ddp_leaves_no_prefix():
     run_ranks(wrapped_and_plain, 2)
+
+
+def test_names_are_those_of_the_weights_whatever_wraps_them() -> None:
+    ends = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    inner = torch.nn.Sequential(ends[0], torch.nn.BatchNorm1d(2), ends[1])
+    inner[0] = checkpoint_wrapper(inner[0])
+    inner[2] = torch.compile(inner[2], backend="eager")
+    model = torch.compile(inner, backend="eager")
+    names = get_state_names(model)
+    assert len(names) == 9 and sorted(names) == sorted(get_model_state(model))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, T5Config, T5ForConditionalGeneration
 
 from composer.models import HuggingFaceModel
 from llmfoundry.command_utils.convert_composer_to_hf import (
@@ -26,17 +26,27 @@ pytestmark = [
 ]
 
 
-def _adapted(model: Any, targets: list[str], **settings: Any) -> HuggingFaceModel:
+def _adapted(
+    model: Any,
+    targets: list[str],
+    task_type: str = "CAUSAL_LM",
+    fan_in_fan_out: bool = False,
+    **settings: Any,
+) -> HuggingFaceModel:
     torch.manual_seed(2)
     config = peft.LoraConfig(
-        task_type="CAUSAL_LM", r=2, target_modules=targets, init_lora_weights=False
+        task_type=task_type,
+        r=2,
+        target_modules=targets,
+        init_lora_weights=False,
+        fan_in_fan_out=fan_in_fan_out,
     )
     return HuggingFaceModel(model, peft_config=config, **settings).eval()
 
 
 def _save(model: HuggingFaceModel, path: Path) -> Path:
-    state = {"model": model.state_dict(), "integrations": {"huggingface": model.get_metadata()}}
-    torch.save({"state": state}, path)
+    integrations = {"huggingface": model.get_metadata(), "sum_of_base": model.sum_of_base()}
+    torch.save({"state": {"model": model.state_dict(), "integrations": integrations}}, path)
     return path
 
 
@@ -94,6 +104,44 @@ def test_a_folder_of_adapters(tmp_path: Path) -> None:
     assert tokenizer is not None and (tmp_path / "hf" / "tokenizer.json").exists()
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     torch.testing.assert_close(_logits(merged), _logits(adapted.model), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_base_of_the_same_sizes_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = tiny.save("llama", tmp_path / "base")
+    other = tiny.save("llama", tmp_path / "other", seed=4)
+    adapted = _adapted(AutoModelForCausalLM.from_pretrained(base, dtype=dtype), ["q_proj"])
+    path = str(_save(adapted, tmp_path / "c.pt"))
+    with pytest.raises(ValueError, match="another base than .*other.*base_model"):
+        write_hf(path, tmp_path / "hf", merge_adapters=True, base_model=other)
+    assert not (tmp_path / "hf").exists()
+    write_hf(path, tmp_path / "hf", merge_adapters=True, base_model=base)
+    merged = load_file(tmp_path / "hf" / "model.safetensors")
+    of_base = AutoModelForCausalLM.from_pretrained(base).state_dict()
+    assert {n for n, w in merged.items() if not torch.equal(w, of_base[n])} == {
+        f"model.layers.{layer}.self_attn.q_proj.weight" for layer in range(2)
+    }
+
+
+@pytest.mark.parametrize("kind", ["t5", "short"])
+def test_of_models_that_are_called_otherwise(kind: str, tmp_path: Path) -> None:
+    """An encoder asks for two inputs, and few learned positions for short ones."""
+    if kind == "short":
+        base, targets, task = tiny.build("gpt2", n_positions=8), ["c_attn"], "CAUSAL_LM"
+    else:
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        config = T5Config(vocab_size=96, decoder_start_token_id=0, **sizes)
+        base, targets, task = T5ForConditionalGeneration(config), ["q", "v"], "SEQ_2_SEQ_LM"
+    base.save_pretrained(tmp_path / "base")
+    adapted = _adapted(base, targets, task, fan_in_fan_out=kind == "short")
+    path = str(_save(adapted, tmp_path / "c.pt"))
+    write_hf(path, tmp_path / "hf", merge_adapters=True, base_model=str(tmp_path / "base"))
+    merged = type(base).from_pretrained(tmp_path / "hf")
+    tokens = torch.arange(3, 9)[None]
+    inputs = {"input_ids": tokens, **({"decoder_input_ids": tokens} if kind == "t5" else {})}
+    with torch.no_grad():
+        expected, found = adapted.model(**inputs).logits, merged(**inputs).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_refusals(tmp_path: Path) -> None:

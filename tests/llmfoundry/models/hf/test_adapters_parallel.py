@@ -38,6 +38,15 @@ def _agree(ranks: list[Any], alone: Any) -> None:
         assert base == alone[2] is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [None, {"init_device": "mixed"}])
+def test_a_tied_embedding_is_trained_whole_on_two_ranks(model: Any, tmp_path: Path) -> None:
+    save("llama_tied", tmp_path)
+    whole = {"modules_to_save": ["embed_tokens"], "target_modules": "all-linear"}
+    alone = _trained("llama_tied", str(tmp_path), whole)
+    _agree(run_ranks(_trained, 2, "llama_tied", str(tmp_path), whole, model, SHARDED), alone)
+
+
 BOTH = [pytest.param("mpt_causal_lm", marks=pytest.mark.slow), "llama"]
 
 
@@ -96,3 +105,30 @@ def test_B99_sharded_checkpoints_hold_adapters_alone(tmp_path: Path) -> None:
     ranks = run_ranks(_saved_and_gone_on, 2, "llama", str(tmp_path / "base"), str(tmp_path / "run"))
     for _, names in ranks:
         assert names and all("lora_" in name for name in names)
+
+
+def _on_sharded_base(folder: str) -> None:
+    """On two ranks: under adapters a base of shards is taken, and another one is refused."""
+    warnings.filterwarnings("ignore", message="callbacks: _Losses")
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
+    kind = "mpt_causal_lm"
+    run = {**SHARDS, "run_name": "base", "save_folder": f"{folder}/base", "save_interval": "2ba"}
+    _, norms, _ = _trained(kind, folder, None, None, run)
+    other = {"init_config": {"emb_init_std": 0.1, "init_div_is_residual": False}}
+    load = {**SHARDS, "load_path": f"{folder}/base/ep0-ba4", "load_weights_only": True}
+    whole = {"modules_to_save": ["wte"]}
+    save = {"run_name": "adapters", "save_folder": f"{folder}/adapters", "save_interval": "2ba"}
+    _, adapted, _ = _trained(kind, folder, whole, other, {**load, **save})
+    for name, norm in adapted.items():
+        plain = name.replace(".base_model.model.", ".").replace(".base_layer.", ".")
+        plain = plain.replace(".original_module.", ".")
+        if "lora_" not in name and "modules_to_save" not in name:
+            assert norm == pytest.approx(norms[plain], rel=1e-6)
+    for weights_only in (True, False):
+        with pytest.raises(ValueError, match="they were trained on another base"):
+            again = {"load_path": f"{folder}/adapters/ep0-ba2", "load_weights_only": weights_only}
+            _trained(kind, folder, whole, other, {**SHARDS, **again})
+
+
+def test_a_sharded_base_is_taken_under_adapters_that_know_it(tmp_path: Path) -> None:
+    run_ranks(_on_sharded_base, 2, str(tmp_path))

@@ -13,15 +13,34 @@ RECIPE = {
     "model": {"name": "mpt_causal_lm", "d_model": 16},
     "train_loader": {
         "name": "text",
-        "dataset": {"hf_name": "me/texts", "remote": "https://me:secretword@host/x?sig=abcdef"},
+        "dataset": {
+            "hf_name": "me/texts",
+            "remote": "https://me:given7@host/x?sig=given8",
+            "hf_kwargs": {"token": "given9"},
+        },
     },
+    "tokenizer": {"name": "t", "kwargs": {"token": "given1", "eos_token": "<end>"}},
     "optimizer": {"name": "decoupled_adamw", "lr": 1e-3},
-    "loggers": {"wandb": {"api_key": "abc123"}},
+    "algorithms": {"a": [{"API_KEY": 1234567, "auth_token": True, "max_tokens": 8}]},
 }
+COMMAND = [
+    "/some/python",
+    "train.py",
+    "recipe.yaml",
+    "x=a b",
+    "loggers.wandb.init_kwargs.api_key=given2",
+    "--hf_token=given3",
+    "--hf-token",
+    "given4",
+    "--eos_token",
+    "<end>",
+    "+a={secret_key: given5, b: 1}",
+    '{"password": "x=given6"}',
+]
 
 
 def test_it_tells_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "orig_argv", ["/some/python", "train.py", "recipe.yaml", "x=a b"])
+    monkeypatch.setattr(sys, "orig_argv", COMMAND)
     card = ModelCard(
         title="run",
         summary="A model.",
@@ -45,7 +64,10 @@ def test_it_tells_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "python train.py recipe.yaml 'x=a b'" in text
     assert "name: decoupled_adamw" in text and "d_model: 16" in text
     assert f"| torch | {torch.__version__.partition('+')[0]}" in text
-    assert "secretword" not in text and "abcdef" not in text and "abc123" not in text
+    assert "given" not in text and "1234567" not in text
+    assert "eos_token: <end>" in text and "auth_token: true" in text and "max_tokens: 8" in text
+    assert "init_kwargs.api_key=***' '--hf_token=***' --hf-token '***' --eos_token '<end>'" in text
+    assert RECIPE["train_loader"]["dataset"]["hf_kwargs"] == {"token": "given9"}
 
 
 def test_without_a_recipe_it_says_so() -> None:
@@ -58,6 +80,11 @@ def test_the_licence_is_the_base_models(tmp_path: Path, monkeypatch: pytest.Monk
     assert licence_of(str(tmp_path)) is None
     assert licence_of("me/never-fetched") is None
     (tmp_path / "README.md").write_text("no metadata\n")
+    assert licence_of(str(tmp_path)) is None
+    for malformed in ("---\nlicense: [mit\n---\n", "---\n- mit\n---\n"):
+        (tmp_path / "README.md").write_text(malformed)
+        assert licence_of(str(tmp_path)) is None
+    (tmp_path / "README.md").write_bytes(b"---\nlicense: \xff\n---\n")
     assert licence_of(str(tmp_path)) is None
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
     assert licence_of(str(tmp_path)) == "mit"

@@ -162,6 +162,56 @@ def test_without_echo_each_token_takes_a_request(way: str, server: TinyServer, t
     assert checked >= 2
 
 
+class _Answer:
+    """The log-probabilities that a server gave."""
+
+    def __init__(self, **top: float) -> None:
+        self.top_logprobs = [{text.replace("_", " "): value for text, value in top.items()}]
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        ({"_cat": -1.0, "s": -2.0}, -1.0),  # as it stands in the text
+        ({"cat": -1.0, "s": -2.0}, -1.0),  # decoded alone
+        ({"cat": -1.0, "_cat": -1.5}, -1.5),
+        ({"cat": -1.0, "_s": -1.5}, None),  # that is the token without a space
+    ],
+)
+def test_a_token_that_decodes_without_its_space_is_found(
+    top: dict[str, float], expected: float | None, server: TinyServer
+) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<s>", "\u2581the", "\u2581cat", "cat", "s", "\u2581s"]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    inner = Tokenizer(models.WordLevel(vocabulary, "<s>"))  # pyright: ignore[reportCallIssue]
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
+    inner.decoder = decoders.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<s>")
+    assert tokenizer.decode([2]) == "cat" and tokenizer.decode([1, 2]) == "the cat"
+    model = OpenAICausalLMEvalWrapper({"version": "tiny", "base_url": server.url}, tokenizer)
+    model._complete = lambda prompt, **settings: _Answer(**top)
+    row = model._score_next([1], 2)
+    torch.testing.assert_close(row.exp().sum(), torch.tensor(1.0))
+    if expected is None:
+        assert float(row[2]) < -1.5
+    else:
+        assert float(row[2]) == pytest.approx(expected)
+
+
+def test_a_refusal_that_has_another_cause_leaves_echo_on(server: TinyServer) -> None:
+    import openai
+
+    model, batch = causal(server), collate(ROWS[:1])
+    server.faults = [400, 400]
+    with pytest.raises(openai.BadRequestError):
+        model.eval_forward(batch)
+    model.eval_forward(batch)
+    assert len(server.requests) == 3
+
+
 @pytest.mark.parametrize("faults", [[429, 500, 503], ["hang", 429]])
 def test_a_busy_server_is_asked_again(faults: list[Any], server: TinyServer, tiny: Any) -> None:
     server.faults = list(faults)

@@ -202,6 +202,13 @@ def test_training_finds_passages_and_evaluation_averages() -> None:
     assert float(trainer.state.eval_metrics["eval"]["ContrastiveEvalLoss"].compute()) < before / 2
 
 
+def test_an_encoder_without_an_output_layer_is_told_its_name(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=96, intermediate_size=16, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="train it as finetune_embedding_model"):
+        ContrastiveModel(train_tokenizer(pad=True), {}, str(tmp_path))
+
+
 def test_an_encoder_is_trained_on(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
