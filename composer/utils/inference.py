@@ -390,14 +390,12 @@ def _require_same(model: nn.Module, exported: Any, samples: Sequence[Any]) -> No
     for sample in samples:
         args, kwargs = _call_of(model, sample)
         expected = _tensors(model(*args, **kwargs))
+        found = _tensors(exported(*args, **kwargs))
         try:
-            torch.testing.assert_close(
-                _tensors(exported(*args, **kwargs)),
-                expected,
-                rtol=1e-3,
-                atol=1e-4 * _scale(expected),
-                equal_nan=True,
-            )
+            assert len(found) == len(expected), f"{len(found)} tensors, not {len(expected)}"
+            for one, other in zip(found, expected, strict=True):
+                atol = 1e-4 * _scale(other)
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=atol, equal_nan=True)
         except AssertionError as error:
             shapes = [tuple(tensor.shape) for tensor in _tensors(sample)]
             raise RuntimeError(
@@ -406,10 +404,15 @@ def _require_same(model: nn.Module, exported: Any, samples: Sequence[Any]) -> No
             ) from error
 
 
-def _scale(tensors: list[torch.Tensor]) -> float:
-    """Returns the largest finite number in tensors, at least 1; small ones are sums of its like."""
-    floats = [torch.nan_to_num(each, 0, 0, 0) for each in tensors if each.is_floating_point()]
-    return max([1.0, *(float(each.abs().max()) for each in floats if each.numel())])
+def _scale(tensor: torch.Tensor) -> float:
+    """Returns how large a tensor's numbers are, at least 1; small ones are sums of such.
+
+    Numbers that stand for minus infinity do not count, or anything would be close to the rest.
+    """
+    if not tensor.is_floating_point():
+        return 1.0
+    numbers = tensor[tensor.abs() < min(1e30, torch.finfo(tensor.dtype).max / 2)].double()
+    return max(1.0, float(numbers.square().mean().sqrt())) if numbers.numel() else 1.0
 
 
 def _pytree() -> Any:

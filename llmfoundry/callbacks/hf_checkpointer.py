@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from composer.models.adapters import has_adapters, maybe_get_underlying_model
 from composer.models.hf_metadata import defining_class
 from composer.models.huggingface import HuggingFaceModel
 from composer.utils import dist
-from composer.utils.background import BackgroundThreads
+from composer.utils.background import is_done_on_rank_zero, start_in_daemon
 from composer.utils.file_helpers import is_uri
 from composer.utils.file_names import format_name_with_dist, format_name_with_dist_and_time
 from composer.utils.misc import partial_format, unwrap_model
@@ -103,7 +103,8 @@ class HuggingFaceCheckpointer(Callback):
         flatten_imports: Packages whose modules go into the folder with an MPT's code.
         final_register_only: Registers the last model without saving it to ``save_folder``, unless
             registering fails.
-        register_wait_seconds: How long the end of training waits for registration.
+        register_wait_seconds: How long the end of training waits for registration, which is then
+            abandoned.
         license: The model's licence, such as ``apache-2.0``; by default the base model's, if its
             page is at hand, else unknown.
         train_config: The run's settings, for the page; the builder gives it.
@@ -169,7 +170,6 @@ class HuggingFaceCheckpointer(Callback):
                 mlflow_registered_model_name, mlflow_logging_config or {}
             )
         self.mlflow_logging_config = dict(mlflow_logging_config or {})
-        self._threads: BackgroundThreads | None = None
         self._pending: Future[None] | None = None
         self._wait_seconds: int | None = None
 
@@ -230,11 +230,12 @@ class HuggingFaceCheckpointer(Callback):
     def post_close(self) -> None:
         """Waits for a save of a run that did not come to its end; an error is only logged."""
         pending, self._pending = self._pending, None
-        if pending is not None and (error := pending.exception()) is not None:
+        if pending is None:
+            return
+        if wait_for([pending], timeout=self._wait_seconds).not_done:
+            log.error("A model is not registered after %s s; abandoned.", self._wait_seconds)
+        elif (error := pending.exception()) is not None:
             log.error("A Hugging Face folder could not be written.", exc_info=error)
-        if self._threads is not None:
-            self._threads.close()
-            self._threads = None
 
     def wait(self) -> None:
         """Waits until the last save is written, uploaded and registered. All ranks call it.
@@ -243,20 +244,17 @@ class HuggingFaceCheckpointer(Callback):
             TimeoutError: It took longer than ``register_wait_seconds``, if it is registered.
         """
         pending, self._pending = self._pending, None
-        limit = self._wait_seconds
+        is_done = is_done_on_rank_zero(pending, self._wait_seconds)
 
         def finish() -> None:
-            if pending is None:
-                return
-            try:
-                pending.result(limit)
-            except FutureTimeoutError as error:
-                if pending.done():  # it is an error of the save itself
-                    raise
+            if not is_done:
                 raise TimeoutError(
                     f"Saving and registering the model took longer than register_wait_seconds="
-                    f"{limit}. Give it more, or look at the MLflow server."
-                ) from error
+                    f"{self._wait_seconds}, and is abandoned. Give it more, or look at the MLflow "
+                    "server."
+                )
+            if pending is not None:
+                pending.result()
 
         dist.from_rank_zero(finish)
 
@@ -350,10 +348,8 @@ class HuggingFaceCheckpointer(Callback):
                 if upload_to_save_folder:
                     folder = stack.enter_context(save.place)
                     self.save_additional_contents(state, logger, str(folder))
-                if self._threads is None:
-                    self._threads = BackgroundThreads(1, "hf-checkpoint")
-                self._pending = self._threads.submit(
-                    self._write, save, folder, stack.pop_all(), is_registered
+                self._pending = start_in_daemon(
+                    "hf-checkpoint", self._write, save, folder, stack.pop_all(), is_registered
                 )
 
         dist.from_rank_zero(start)
@@ -436,7 +432,8 @@ class HuggingFaceCheckpointer(Callback):
                 flatten_imports=self.flatten_imports,
             )
         for licence in Path(base).glob("LICENSE*") if base else ():
-            shutil.copy(licence, folder)
+            if licence.is_file():
+                shutil.copy(licence, folder)
         (folder / "README.md").write_text(save.card.render(), encoding="utf-8")
 
     def register_hf_model(self, save: _Save) -> Any:

@@ -12,6 +12,7 @@ from composer.core.callback import Callback
 from composer.core.logger import Logger
 from composer.core.logger_destination import LoggerDestination
 from composer.core.state import State
+from composer.distributed.mesh import num_copies_of_a_batch
 from composer.utils import dist
 from llmfoundry.models.mpt.backbone import index_in_document
 from llmfoundry.utils.warnings import experimental_class
@@ -108,7 +109,8 @@ class LossPerpVsContextLengthLogger(Callback):
         """Keeps the batch's row, and logs the tables when they are due."""
         batch = state.timestamp.batch.value
         for kind, sums in self.sums.items():
-            self.rows.setdefault(kind, []).append((_over_ranks(sums), batch))
+            copies = num_copies_of_a_batch(state.device_mesh)
+            self.rows.setdefault(kind, []).append((_over_ranks(sums, copies), batch))
         self.sums = {}
         if batch % self.log_batch_interval == 0:
             for kind, rows in self.rows.items():
@@ -136,15 +138,20 @@ def _longer(sums: torch.Tensor, length: int, value: float = 0.0) -> torch.Tensor
     return F.pad(sums, (0, length - sums.size(1)), value=value)
 
 
-def _over_ranks(sums: torch.Tensor) -> torch.Tensor:
-    """Returns means and counts over all ranks, whose batches may be of different lengths."""
+def _over_ranks(sums: torch.Tensor, copies: int) -> torch.Tensor:
+    """Returns means and counts over all ranks, whose batches may be of different lengths.
+
+    Args:
+        sums: This rank's losses, perplexities and counts, as ``[3, S]``.
+        copies: How many ranks have one and the same batch, all of whose logits each of them has.
+    """
     length = torch.tensor([sums.size(1)], device=sums.device)
     dist.all_reduce(length, "MAX")
     sums = _longer(sums, int(length))
     dist.all_reduce(sums, "SUM")
     loss, perplexity, count = sums
     means = [torch.where(count > 0, each / count, -1.0) for each in (loss, perplexity)]
-    return torch.stack([*means, count])
+    return torch.stack([*means, count / copies])
 
 
 def _log_tables(kind: str, rows: list[tuple[torch.Tensor, int]], logger: Logger) -> None:

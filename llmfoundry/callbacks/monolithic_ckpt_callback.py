@@ -10,9 +10,9 @@ from composer.core.callback import Callback
 from composer.core.event import Event
 from composer.core.intervals import create_interval_scheduler
 from composer.core.logger import Logger
-from composer.core.model_state import get_model_state, get_optimizer_state
 from composer.core.state import State
 from composer.utils import dist
+from composer.utils.background import is_done_on_rank_zero, start_in_daemon
 from composer.utils.file_helpers import is_uri, parse_uri
 from composer.utils.file_names import format_name_with_dist_and_time
 from composer.utils.misc import partial_format
@@ -83,21 +83,12 @@ class MonolithicCheckpointSaver(Callback):
         may_replace = self.overwrite or state.autoresume
         if not may_replace and not is_uri(path):
             dist.from_rank_zero(lambda: _refuse_existing(path))
-        content = self._content(state)
-        dist.from_rank_zero(lambda: _store(content, path, may_replace))
-
-    def _content(self, state: State) -> dict[str, Any]:
-        """Collects what goes into the file. All ranks call it, because the parts are gathered."""
-        content = full_state(state)
-        parts, how = content["state"], {"full": True, "cpu_offload": True}
-        parts["model"] = get_model_state(state.model, **how)
-        names = list(parts.pop("optimizers"))
-        if self.keep_optimizers:
-            parts["optimizers"] = {
-                name: get_optimizer_state(state.model, optimizer, **how)
-                for name, optimizer in zip(names, state.optimizers, strict=False)
-            }
-        return content
+        content = full_state(state, whole=True, with_optimizers=self.keep_optimizers)
+        pending = None
+        if dist.get_global_rank() == 0:
+            pending = start_in_daemon("whole-checkpoint", _store, content, path, may_replace)
+        is_done_on_rank_zero(pending)
+        dist.from_rank_zero(lambda: pending and pending.result())
 
 
 def _refuse_existing(path: str) -> None:

@@ -1,10 +1,12 @@
 """Towards the Hugging Face hub: a folder with a model's code that loads by itself, and uploads."""
 
 import ast
+import fnmatch
 import functools
+import glob
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 __all__ = [
@@ -13,12 +15,20 @@ __all__ = [
     "source_of_module",
     "split_hub_uri",
     "upload_to_hub",
+    "weight_files",
 ]
 
 FLATTENED = ("llmfoundry",)
 HUB_ADDRESS = re.compile(
     r"hf://(?!datasets/|spaces/|buckets/|kernels/)([^/@\s]+/[^/@\s]+)(?:@([^/]+))?(?:/(.*))?"
 )
+OF_WEIGHTS = (
+    "model*.safetensors*",
+    "pytorch_model*",
+    "adapter_model*",
+    "adapter_config.json",
+)
+"""What transformers takes weights from: what is left of another model, it may load instead."""
 DEFERRED = re.compile(r'"([\w.]+):(\w+)"')
 REMOVED = (
     "composer",
@@ -139,6 +149,15 @@ def split_hub_uri(uri: str) -> tuple[str, str | None, str]:
     return repo, revision, folder or ""
 
 
+def weight_files(names: Iterable[str]) -> set[str]:
+    """Returns those of a folder's files, not of its subfolders, that weights are loaded from."""
+    return {
+        name
+        for name in names
+        if "/" not in name and any(fnmatch.fnmatchcase(name, each) for each in OF_WEIGHTS)
+    }
+
+
 def upload_to_hub(
     folder: str | Path,
     repo: str,
@@ -153,7 +172,8 @@ def upload_to_hub(
     """Uploads a folder to a model's repository on the hub and returns the address of the commit.
 
     The repository is made, private, if it does not exist, but not for a pull request. The hub is
-    ``HF_ENDPOINT``, the token the one of ``HF_TOKEN`` or of ``hf auth login``.
+    ``HF_ENDPOINT``, the token the one of ``HF_TOKEN`` or of ``hf auth login``. A folder with
+    weights, if all of it is committed, takes the place of weights in other files.
 
     Args:
         folder: The folder.
@@ -167,11 +187,17 @@ def upload_to_hub(
     """
     from huggingface_hub import HfApi
 
-    api = HfApi()
+    api, is_whole = HfApi(), not (create_pr or allow_patterns or ignore_patterns)
+    has_weights = bool(weight_files(each.name for each in Path(folder).iterdir()))
     if not create_pr:
         api.create_repo(repo, private=True, exist_ok=True)
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
+    stale: set[str] = set()
+    if is_whole and has_weights:
+        root = f"{path_in_repo.strip('/')}/" if path_in_repo else ""
+        names = api.list_repo_files(repo, revision=revision)
+        stale = weight_files(name.removeprefix(root) for name in names if name.startswith(root))
     done = api.upload_folder(
         folder_path=str(folder),
         repo_id=repo,
@@ -179,6 +205,7 @@ def upload_to_hub(
         revision=revision,
         allow_patterns=None if allow_patterns is None else list(allow_patterns),
         ignore_patterns=list(ignore_patterns),
+        delete_patterns=[glob.escape(name) for name in stale] or None,
         commit_message=commit_message,
         create_pr=create_pr,
     )

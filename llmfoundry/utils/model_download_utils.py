@@ -20,7 +20,12 @@ from composer.utils.object_store.object_store import ObjectStoreTransientError
 from composer.utils.object_store.redaction import without_secrets
 from composer.utils.retrying import retry
 
-__all__ = ["download_from_hf_hub", "download_from_http_fileserver", "download_from_oras"]
+__all__ = [
+    "download_from_hf_hub",
+    "download_from_http_fileserver",
+    "download_from_oras",
+    "wanted_files",
+]
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +82,7 @@ def download_from_hf_hub(
         try:
             info = HfApi(token=token).model_info(model)
             files = [each.rfilename for each in info.siblings or []]
-            patterns = _wanted(model, files, prefer_safetensors, tokenizer_only)
+            patterns = wanted_files(model, files, prefer_safetensors, tokenizer_only)
             snapshot_download(model, revision=info.sha, local_dir=save_dir, token=token, **patterns)
         except HfHubHTTPError as error:
             if error.response.status_code >= 500 or error.response.status_code == 429:
@@ -90,10 +95,20 @@ def download_from_hf_hub(
         raise refusal
 
 
-def _wanted(
-    model: str, files: list[str], prefer_safetensors: bool, tokenizer_only: bool
+def wanted_files(
+    model: str, files: list[str], prefer_safetensors: bool = True, tokenizer_only: bool = False
 ) -> dict[str, Any]:
-    """Returns which of a repository's files to download, as patterns."""
+    """Returns which of a repository's files to download, as arguments of ``snapshot_download``.
+
+    Args:
+        model: The repository's name, for errors.
+        files: The names of all its files.
+        prefer_safetensors: As for :func:`download_from_hf_hub`.
+        tokenizer_only: Likewise.
+
+    Raises:
+        ValueError: It has no weights that PyTorch loads.
+    """
     if tokenizer_only:
         return {"allow_patterns": list(TOKENIZER_FILES)}
     formats = (SAFETENSORS, PYTORCH) if prefer_safetensors else (PYTORCH, SAFETENSORS)

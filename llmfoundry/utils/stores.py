@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from composer.checkpoint.atomic import folder_aside, put_in_place
+from composer.checkpoint.download import download_folder
 from composer.utils.file_helpers import (
     get_file,
     is_uri,
@@ -14,9 +15,15 @@ from composer.utils.file_helpers import (
     parse_uri,
 )
 from llmfoundry.utils.exceptions import StoragePermissionError
-from llmfoundry.utils.huggingface_hub_utils import split_hub_uri, upload_to_hub
+from llmfoundry.utils.huggingface_hub_utils import split_hub_uri, upload_to_hub, weight_files
 
-__all__ = ["is_empty_in_store", "local_file", "placed_folder", "uploaded_folder"]
+__all__ = [
+    "fetched_folder",
+    "is_empty_in_store",
+    "local_file",
+    "placed_folder",
+    "uploaded_folder",
+]
 
 
 @contextmanager
@@ -29,6 +36,16 @@ def local_file(path: str) -> Iterator[str]:
         copy = str(Path(scratch, path.rpartition("/")[2]))
         get_file(path, copy)
         yield copy
+
+
+@contextmanager
+def fetched_folder(path: str) -> Iterator[str]:
+    """Gives the body a folder's path on this machine; one from a store is fetched for as long."""
+    if not is_uri(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield download_folder(path, str(Path(scratch, Path(path).name)))
 
 
 def is_empty_in_store(address: str) -> bool:
@@ -47,6 +64,9 @@ def uploaded_folder(address: str, last: Sequence[str]) -> Iterator[Path]:
         address: The folder in a store.
         last: Names of files without which nobody takes the folder for whole: they are uploaded
             after the others, in this order.
+
+    Raises:
+        FileExistsError: The store has weights in files that these do not replace.
     """
     store, name = maybe_create_object_store_from_uri(address), parse_uri(address)[2].rstrip("/")
     assert store is not None
@@ -54,6 +74,14 @@ def uploaded_folder(address: str, last: Sequence[str]) -> Iterator[Path]:
         folder = Path(scratch, Path(name).name or "folder")
         yield folder
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        if weight_files(files):
+            prefix = f"{name}/" if name else ""
+            there = {each.removeprefix(prefix) for each in store.list_objects(prefix)}
+            if foreign := sorted(weight_files(there) - set(files)):
+                raise FileExistsError(
+                    f"{address} has weights that would stay, and that transformers may load "
+                    f"instead of the new ones: {foreign}. Remove them, or choose another folder."
+                )
         for file in sorted(files, key=lambda file: last.index(file) if file in last else -1):
             store.upload_object("/".join(filter(None, (name, file))), folder / file)
 

@@ -226,6 +226,21 @@ def test_a_result_that_differs_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("large", ["a column", "another output"])
+def test_large_numbers_do_not_hide_differences_in_others(tmp_path, large, dtype):
+    class Wrong(torch.nn.Module):
+        def forward(self, x):
+            y = x + 0.1 if torch.compiler.is_compiling() else x
+            if large == "a column":
+                return torch.cat([y, torch.full_like(y[:, :1], torch.finfo(dtype).min)], 1)
+            return y, torch.full_like(y, 3e4)
+
+    sample = torch.linspace(-1, 1, 12, dtype=dtype).view(3, 4)
+    with pytest.raises(RuntimeError, match="does not return what the model returns"):
+        export_for_inference(Wrong(), "torch_export", str(tmp_path / "m"), sample_input=sample)
+
+
 @pytest.mark.parametrize("save_format", ["torch_export", "onnx", "torchscript"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_further_inputs_are_compared_too(tmp_path, save_format):

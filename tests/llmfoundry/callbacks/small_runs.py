@@ -51,6 +51,7 @@ def llama_folder(folder: Path) -> str:
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     (folder / "README.md").write_text("---\nlicense: bsd-3-clause\n---\n# Base\n")
     (folder / "LICENSE").write_text("Do as you like.\n")
+    (folder / "LICENSES").mkdir()
     return str(folder)
 
 

@@ -307,7 +307,9 @@ def test_adapters_are_saved_alone(base: str, tmp_path: Path) -> None:
 # Stores and the hub
 
 
-def test_a_store_gets_the_same_files(base: str, s3: Proxy, tmp_path: Path) -> None:
+def test_a_store_gets_the_same_files(
+    base: str, s3: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in (str(tmp_path), "s3://bucket/runs/{run_name}"):
         run(llama(base), HuggingFaceCheckpointer(place, "2ba"), end="2ba").fit()
     puts = [path for method, path, _headers in s3.seen if method == "PUT"]
@@ -321,6 +323,12 @@ def test_a_store_gets_the_same_files(base: str, s3: Proxy, tmp_path: Path) -> No
         assert found == (here / Path(name).name).read_bytes()
     with pytest.raises(FileExistsError, match="overwrite is off"):
         run(llama(base), HuggingFaceCheckpointer(place, "2ba", overwrite=False), end="2ba").fit()
+    run(llama(base), HuggingFaceCheckpointer(place, "2ba"), end="2ba").fit()
+    monkeypatch.setenv("LLM_FOUNDRY_SAVE_FOLDER_HF_MAX_SHARD_SIZE", "10KB")
+    n_objects = len(store.list_objects("runs/"))
+    with pytest.raises(FileExistsError, match=r"would stay.*'model.safetensors'"):
+        run(llama(base), HuggingFaceCheckpointer(place, "2ba"), end="2ba").fit()
+    assert len(store.list_objects("runs/")) == n_objects
 
 
 def test_an_error_of_the_store_is_raised(s3: Proxy) -> None:

@@ -43,7 +43,7 @@ def _batches(rank: int = 0, length: int = LENGTH) -> list[dict[str, torch.Tensor
 
 
 def _run(
-    model: Any, data: Any, loggers: Any = None, **settings: Any
+    model: Any, data: Any, loggers: Any = None, parallelism: Any = None, **settings: Any
 ) -> dict[str, list[list[float]]]:
     intervals = {"log_batch_interval": 4, "compute_batch_interval": 2, **settings}
     callback = build_callback("loss_perp_v_len", intervals)
@@ -53,6 +53,7 @@ def _run(
         model=model,
         microbatch=2,
         loggers=loggers,
+        parallelism_config=parallelism,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
     )
     trainer.fit()
@@ -118,6 +119,19 @@ def test_ranks_with_batches_of_different_lengths_are_one() -> None:
     groups = [[first[1], second[1]], [first[3], second[3]]]
     expected = _by_hand(_model(), groups, LENGTH + 2)
     _assert_same(run_ranks(_on_ranks, 2)[0], expected, LENGTH + 2)
+
+
+def _on_ranks_of_one_batch() -> dict[str, Any]:
+    return _run(
+        _model(), _batches(), parallelism={"fsdp2": {}, "cp": {"context_parallel_degree": 2}}
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ranks_that_share_a_batch_count_its_targets_once() -> None:
+    data = _batches()
+    expected = _by_hand(_model(), [[data[1]], [data[3]]], LENGTH)
+    _assert_same(run_ranks(_on_ranks_of_one_batch, 2)[0], expected, LENGTH)
 
 
 def test_without_documents_there_are_three_tables() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from composer.algorithms import EMA
 from composer.utils.object_store.s3_object_store import S3ObjectStore
 from llmfoundry.callbacks.monolithic_ckpt_callback import MonolithicCheckpointSaver
 from tests.composer.checkpoint.sharded_runs import Diary, names, train
@@ -17,6 +18,8 @@ SHARDED = {"state_dict_type": "sharded"}
 
 def _save_and_resume(folder: Path) -> tuple[list[float], dict[str, torch.Tensor], list[float]]:
     """Trains six batches of shards; returns the losses and the whole weights at the fourth.
+
+    Those of the average go by "ema." and their names.
 
     The last losses are those of a run that was resumed from there.
     """
@@ -32,11 +35,14 @@ def _save_and_resume(folder: Path) -> tuple[list[float], dict[str, torch.Tensor]
             if int(state.timestamp.batch) == 4:
                 for name, each in state.model.named_parameters():
                     whole[name] = each.detach().full_tensor().clone()
+                for name, each in state.algorithms[0].ema_model.named_parameters_dict.items():
+                    whole[f"ema.{name}"] = each.detach().full_tensor().clone()
 
     look = Look()
     how: dict[str, Any] = {"save_folder": str(folder / "shards"), "callbacks": [look, *savers]}
-    train("6ba", SHARDED, **how)
-    _, diary = train("6ba", SHARDED, load_path=str(folder / "all-ba4.pt"))
+    train("6ba", SHARDED, algorithms=[EMA(half_life="2ba")], **how)
+    how = {"algorithms": [EMA(half_life="2ba")], "load_path": str(folder / "all-ba4.pt")}
+    _, diary = train("6ba", SHARDED, **how)
     return look.losses, whole, diary.losses
 
 
@@ -46,8 +52,13 @@ def test_the_file_is_the_run(tmp_path: Path) -> None:
     assert names(tmp_path / "run") == ["whole-ba4.pt", "whole-ba6.pt"]
     content = torch.load(tmp_path / "run" / "whole-ba4.pt", weights_only=False)
     assert "optimizers" not in content["state"] and len(content["rng"]) == 2
-    assert content["state"]["model"].keys() == weights.keys()
-    assert all(torch.equal(content["state"]["model"][name], weights[name]) for name in weights)
+    ((name, ema),) = content["state"]["algorithms"]
+    assert name == "EMA" and ema["ema_weights_active"], "the average stands in the model"
+    averages, held = content["state"]["model"], ema["ema_model"]["named_parameters_dict"]
+    assert averages.keys() == held.keys() and len(weights) == 2 * len(held)
+    for name in held:
+        assert torch.equal(held[name], weights[name])
+        assert torch.equal(averages[name], weights[f"ema.{name}"])
     assert resumed == losses[4:], "with moments the run goes on as it was"
 
 

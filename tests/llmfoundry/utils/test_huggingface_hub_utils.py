@@ -54,6 +54,19 @@ def test_a_folder_goes_into_a_private_repository(hub: Hub, folder: Path) -> None
     assert len(repo.commits) == 3
 
 
+def test_weights_in_other_files_do_not_stay(hub: Hub, folder: Path) -> None:
+    hub.repos["me/model"] = Repo()
+    kept = {"notes.txt": b"a", "other/model.safetensors": b"b", "model_zoo/a.safetensors": b"c"}
+    stale = {"model.safetensors": b"d", "pytorch_model.bin": b"e", "adapter_config.json": b"{}"}
+    hub.repos["me/model"].commit("main", {**kept, **stale}, "first")
+    upload_to_hub(folder, "me/model", ignore_patterns=["*.safetensors"])
+    assert stale.keys() <= hub.repos["me/model"].files().keys(), "weights were not replaced"
+    upload_to_hub(folder, "me/model")
+    assert hub.repos["me/model"].files() == {**kept, **contents(folder)}
+    upload_to_hub(folder, "me/model", path_in_repo="other")
+    assert "other/model.safetensors" not in hub.repos["me/model"].files()
+
+
 def test_some_files_to_a_folder_of_a_branch(hub: Hub, folder: Path) -> None:
     upload_to_hub(
         folder,

@@ -87,10 +87,14 @@ def _handler(host: str, port: int, proxy: Proxy) -> type[http.server.BaseHTTPReq
     return Handler
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 64  # the 5 of the standard library are soon full on a busy machine
+
+
 @contextlib.contextmanager
 def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     """Runs a server on loopback and yields its address."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
