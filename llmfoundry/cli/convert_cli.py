@@ -79,6 +79,10 @@ _WAYS: dict[Form, tuple[Callable[[str, str, dict[str, Any]], None], set[str]]] =
 """What does the work, and the options that have an effect on it."""
 
 
+_REFUSALS = (OSError, RuntimeError, ValueError)
+"""What says which setting, file or name is wrong; a traceback would hide it."""
+
+
 def convert(
     source: Annotated[
         str,
@@ -151,5 +155,5 @@ def convert(
         raise typer.BadParameter(f"{option} has no effect on {to.value}; leave it out.")
     try:
         work(source, destination, given)
-    except (FileExistsError, FileNotFoundError) as error:
+    except _REFUSALS as error:
         raise typer.BadParameter(str(error)) from error

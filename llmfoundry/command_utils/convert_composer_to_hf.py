@@ -7,6 +7,7 @@ compared with the checkpoint; only then does it take its place.
 import contextlib
 import copy
 import filecmp
+import importlib.util
 import logging
 import re
 import tempfile
@@ -25,14 +26,20 @@ from composer.models.hf_metadata import (
     saved_hf_state,
 )
 from composer.utils.file_helpers import is_uri
-from llmfoundry.command_utils._convert_adapters import merged_folder, merged_model, write_adapters
+from llmfoundry.command_utils._convert_adapters import (
+    logits_of,
+    merged_folder,
+    merged_model,
+    tokens_for,
+    write_adapters,
+)
 from llmfoundry.command_utils.convert_hf_to_composer import describe_tokenizer_of
 from llmfoundry.models.hf.hf_export import DTYPES, MAX_SHARD_SIZE, HFExport, settle_config
 from llmfoundry.models.hf.load_whole import load_whole
 from llmfoundry.models.hf.streamed_weights import check_weights, tied_copies
 from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
-from llmfoundry.utils.huggingface_hub_utils import upload_to_hub
+from llmfoundry.utils.huggingface_hub_utils import upload_to_hub, weight_files
 from llmfoundry.utils.meta_init_context import init_empty_weights
 from llmfoundry.utils.stores import is_empty_in_store, uploaded_folder
 
@@ -159,28 +166,17 @@ def _named_as_in_model(
     return keys, copies
 
 
-@torch.no_grad()
-def _logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    decoder = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
-    outputs = model.eval()(input_ids=tokens, **decoder)
-    return (outputs.logits if "logits" in outputs else outputs[0]).float()
-
-
-def _probe(model: Any) -> torch.Tensor:
-    """Returns tokens on which two models can be compared."""
-    config = model.config.get_text_config()
-    length = min(64, getattr(config, "max_position_embeddings", None) or 64)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(config.vocab_size, (2, length), generator=generator)
-
-
-def _load(folder: Path, export: HFExport, dtype: torch.dtype) -> Any:
+def _load(folder: Path, export: HFExport, dtype: torch.dtype, **kwargs: Any) -> Any:
     """Loads the folder as a user will."""
     from transformers import AutoModelForCausalLM
 
     cls = AutoModelForCausalLM if export.needs_code else export.model_class
     code = {"trust_remote_code": True} if export.needs_code else {}
-    return load_whole(cls, folder, dtype=dtype, **code)
+    return load_whole(cls, folder, dtype=dtype, **code, **kwargs)
+
+
+def _can_place() -> bool:
+    return importlib.util.find_spec("accelerate") is not None
 
 
 def _compare(folder: Path, export: HFExport, tokens: Any, expected: torch.Tensor) -> str:
@@ -189,7 +185,7 @@ def _compare(folder: Path, export: HFExport, tokens: Any, expected: torch.Tensor
     Raises:
         RuntimeError: Further than rounding explains.
     """
-    found = _logits(_load(folder, export, torch.float32), tokens)
+    found = logits_of(_load(folder, export, torch.float32), tokens)
     difference = (found - expected).abs().max().item()
     allowed = 1e-5 * max(1.0, expected.abs().max().item())
     if not difference <= allowed:
@@ -242,11 +238,13 @@ def _write_model(
     code = " It holds its modelling code: load it with trust_remote_code=True."
     code = code if export.needs_code else ""
     if not compares:
-        _load(folder, export, wanted.dtype)
+        # Tensors were compared; what is left is that loading finds each. Where it stacks experts it
+        # would need memory for all of them, and without accelerate transformers loads nowhere else.
+        _load(folder, export, wanted.dtype, **({"device_map": "meta"} if _can_place() else {}))
         return f"its tensors equal the checkpoint's.{code}"
     model = model_to_compare()
-    tokens = _probe(model)
-    expected = _logits(model, tokens)
+    tokens = tokens_for(model)
+    expected = logits_of(model, tokens)
     for parameter in model.parameters():  # two models are too much
         parameter.data = torch.empty(0)
     return _compare(folder, export, tokens, expected) + code
@@ -389,6 +387,7 @@ def _test_upload(folder: Path, repo: str) -> None:
             if not (theirs / name).is_file()
             or not filecmp.cmp(folder / name, theirs / name, shallow=False)
         ]
+        wrong += weight_files(each.name for each in theirs.iterdir()) - {str(n) for n in names}
     if wrong:
         raise RuntimeError(f"What is at {repo} is not {folder}: {', '.join(sorted(wrong))} differ.")
     print(f"What is at {repo} is what is in {folder}.")

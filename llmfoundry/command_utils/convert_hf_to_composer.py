@@ -25,6 +25,8 @@ from llmfoundry.models.hf.load_whole import load_whole
 from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.mpt.transformers_mpt import from_transformers_config
+from llmfoundry.utils.model_download_utils import wanted_files
+from llmfoundry.utils.stores import fetched_folder
 
 __all__ = [
     "describe_tokenizer_of",
@@ -38,7 +40,8 @@ _TOKENIZER_FILES = (
     *("special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model"),
     *("tokenizer_config.json", "vocab.json", "vocab.txt"),
 )
-_NOT_NEEDED = ["*.bin.index.json", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.ot"]
+_OTHER_FORMS = ["*/*.bin", "*/*.safetensors", "*.gguf", "*.onnx*", "*.ot", "*.pth", "consolidated*"]
+"""What repositories hold beside the files that transformers reads."""
 
 
 @contextlib.contextmanager
@@ -64,15 +67,35 @@ def _file_for(output_path: str) -> Iterator[str]:
         store.upload_object(name, local)
 
 
-def local_folder(hf_path: str) -> Path:
-    """Returns where a model is on this machine, after fetching it if it is not."""
+def local_folder(hf_path: str, revision: str | None = None) -> Path:
+    """Returns where a model is on this machine, after fetching it if it is not.
+
+    Args:
+        hf_path: A folder, or a name on the hub. Without a connection it is what the cache has.
+        revision: A branch, tag or commit of the hub's repository, by default its main branch.
+
+    Raises:
+        ValueError: The repository has no weights that PyTorch loads.
+    """
     if os.path.isdir(hf_path):
         return Path(hf_path)
-    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
 
-    has_safetensors = any(name.endswith(".safetensors") for name in list_repo_files(hf_path))
-    left_out = [*_NOT_NEEDED, *(["*.bin", "*.pth"] if has_safetensors else [])]
-    return Path(snapshot_download(hf_path, ignore_patterns=left_out))
+    transport_error: Any = HfHubHTTPError.__bases__[0]  # of httpx or of httpx2
+    try:
+        siblings = HfApi().model_info(hf_path, revision=revision).siblings or []
+    except HfHubHTTPError:  # the hub's own answer
+        raise
+    except (ConnectionError, transport_error):  # also HF_HUB_OFFLINE
+        # Only loading tells whether all weights are there: in one form they are enough.
+        patterns: dict[str, Any] = {"allow_patterns": ["config.json", "*.py", *_TOKENIZER_FILES]}
+        return Path(
+            snapshot_download(hf_path, revision=revision, local_files_only=True, **patterns)
+        )
+    patterns = wanted_files(hf_path, [each.rfilename for each in siblings])
+    patterns["ignore_patterns"] += _OTHER_FORMS
+    return Path(snapshot_download(hf_path, revision=revision, **patterns))
 
 
 def _dtype_of(folder: Path) -> torch.dtype:
@@ -84,7 +107,7 @@ def _dtype_of(folder: Path) -> torch.dtype:
     from safetensors import safe_open
 
     found: set[torch.dtype] = set()
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = sorted(folder.glob("model*.safetensors"))
     for path in paths:
         with safe_open(path, framework="pt") as file:
             kinds = {file.get_slice(name).get_dtype() for name in file.keys()}
@@ -180,7 +203,7 @@ def write_composer_checkpoint_from_huggingface(
     same, as ``mpt_causal_lm`` or ``hf_causal_lm`` builds it.
 
     Args:
-        hf_path: A folder, or a name on the hub.
+        hf_path: A folder, here or in an object store, or a name on the hub.
         output_path: The file, here or in an object store, which must not exist.
         trust_remote_code: Whether code that comes with the model may run.
 
@@ -189,8 +212,8 @@ def write_composer_checkpoint_from_huggingface(
         FileNotFoundError: There is no such model, or it has no weights.
         RuntimeError: The weights are not the model's.
     """
-    with _file_for(str(output_path)) as path:
-        folder = local_folder(hf_path)
+    with _file_for(str(output_path)) as path, fetched_folder(hf_path) as source:
+        folder = local_folder(source)
         model = load_folder(folder, _dtype_of(folder), trust_remote_code)
         tokenizer = describe_tokenizer_of(folder, trust_remote_code)
         hf_state = {"model": describe_model(model), "tokenizer": tokenizer}

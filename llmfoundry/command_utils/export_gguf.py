@@ -15,7 +15,7 @@ from composer.utils.file_helpers import is_uri
 from composer.utils.object_store.object_store import whole_file
 from llmfoundry.models.mpt.config import MPTConfig
 from llmfoundry.models.mpt.transformers_mpt import why_not_transformers
-from llmfoundry.utils.stores import uploaded_folder
+from llmfoundry.utils.stores import fetched_folder, uploaded_folder
 
 __all__ = ["export_to_gguf"]
 
@@ -33,7 +33,7 @@ def export_to_gguf(
     those of its list. Of MPTs llama.cpp computes those that transformers' own class does.
 
     Args:
-        folder: The folder, as `convert_composer_to_hf` writes it.
+        folder: The folder, here or in an object store, as `convert_composer_to_hf` writes it.
         output_path: The file, here or in an object store, which appears when it is whole.
         outtype: The type of the weights: f32, f16, bf16, q8_0, or auto for 16 bits.
         converter: The converter's program, or llama.cpp's ``convert_hf_to_gguf.py``; by default
@@ -45,19 +45,22 @@ def export_to_gguf(
         ValueError: llama.cpp cannot compute this MPT.
     """
     command = _converter(converter)
-    if not Path(folder, "config.json").is_file():
-        raise FileNotFoundError(
-            f"{folder} has no config.json: give a folder in the Hugging Face format; "
-            "scripts/misc/download_model.py makes one of a name on the hub."
-        )
-    with _readable(Path(folder)) as readable, _placed(output_path) as aside:
-        command += [str(readable), "--outfile", str(aside), "--outtype", outtype]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0 or aside.stat().st_size == 0:
-            raise RuntimeError(
-                f"The converter made no GGUF file of {folder} ({' '.join(command)}):\n"
-                f"{done.stdout[-2000:]}"
+    with fetched_folder(folder) as source:
+        if not Path(source, "config.json").is_file():
+            raise FileNotFoundError(
+                f"{folder} has no config.json: give a folder in the Hugging Face format; "
+                "scripts/misc/download_model.py makes one of a name on the hub."
             )
+        with _readable(Path(source)) as readable, _placed(output_path) as aside:
+            command += [str(readable), "--outfile", str(aside), "--outtype", outtype]
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            if done.returncode != 0 or aside.stat().st_size == 0:
+                raise RuntimeError(
+                    f"The converter made no GGUF file of {folder} ({' '.join(command)}):\n"
+                    f"{done.stdout[-2000:]}"
+                )
 
 
 def _converter(given: str | None) -> list[str]:

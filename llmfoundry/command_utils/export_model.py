@@ -10,6 +10,7 @@ import torch
 
 from composer.utils.inference import ExportFormat, export_for_inference
 from llmfoundry.models.layers.moe_settings import MIXTURES
+from llmfoundry.utils.stores import fetched_folder
 
 __all__ = ["export_language_model", "export_to_torch_program"]
 
@@ -69,7 +70,7 @@ def export_language_model(
     Args:
         save_format: torch.export or ONNX.
         save_path: The file, here or in an object store; there it appears when all is done.
-        pretrained_model_name_or_path: A folder, or a name on the hub.
+        pretrained_model_name_or_path: A folder, here or in an object store, or a name on the hub.
         export_batch_size: Rows of the batch that is traced; what is exported takes any number.
         max_seq_len: Tokens of its rows, by default as many as an MPT can read; what is exported
             takes any number up to the model's own limit.
@@ -83,26 +84,11 @@ def export_language_model(
         ValueError: There is no ``max_seq_len``, or it is more than the model can read, or the
             model is a mixture of experts.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     kwargs = {"dtype": torch.float32, **(from_pretrained_kwargs or {})}
-    hub = {key: value for key, value in kwargs.items() if key != "dtype"}
-    config = AutoConfig.from_pretrained(pretrained_model_name_or_path, **hub)
-    length = _checked_length(config, max_seq_len, export_batch_size)
-    if isinstance(getattr(config, "attn_config", None), dict):  # an MPT of ours
-        ffn_type = config.ffn_config["ffn_type"]
-        if ffn_type in MIXTURES:
-            raise ValueError(
-                f"An MPT with ffn_type: {ffn_type} cannot be exported: which expert computes a "
-                "token follows from the token, and a traced program always takes the same way."
-            )
-        config.attn_config["attn_impl"] = "torch"
-        config.init_device = "cpu"
-    model = AutoModelForCausalLM.from_pretrained(
-        pretrained_model_name_or_path, config=config, **kwargs
-    )
+    with fetched_folder(pretrained_model_name_or_path) as source:
+        model, length = _loaded(source, max_seq_len, export_batch_size, kwargs)
     # A size of one would be traced as a constant.
-    rows, vocab_size = max(2, export_batch_size), config.get_text_config().vocab_size
+    rows, vocab_size = max(2, export_batch_size), model.config.get_text_config().vocab_size
     others = [(1, length - 1), (rows + 1, length // 2 + 1)] if verify_export else []
     axes = {0: "batch", 1: "sequence"}
     export_for_inference(
@@ -114,6 +100,27 @@ def export_language_model(
         input_names=["input_ids", "attention_mask"],
         further_inputs=[_sample(*shape, vocab_size) for shape in others],
     )
+
+
+def _loaded(
+    source: str, max_seq_len: int | None, export_batch_size: int, kwargs: dict[str, Any]
+) -> tuple[Any, int]:
+    """Returns the model, and the length to trace it with."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    hub = {key: value for key, value in kwargs.items() if key != "dtype"}
+    config = AutoConfig.from_pretrained(source, **hub)
+    length = _checked_length(config, max_seq_len, export_batch_size)
+    if isinstance(getattr(config, "attn_config", None), dict):  # an MPT of ours
+        ffn_type = config.ffn_config["ffn_type"]
+        if ffn_type in MIXTURES:
+            raise ValueError(
+                f"An MPT with ffn_type: {ffn_type} cannot be exported: which expert computes a "
+                "token follows from the token, and a traced program always takes the same way."
+            )
+        config.attn_config["attn_impl"] = "torch"
+        config.init_device = "cpu"
+    return AutoModelForCausalLM.from_pretrained(source, config=config, **kwargs), length
 
 
 def _checked_length(config: Any, max_seq_len: int | None, export_batch_size: int) -> int:

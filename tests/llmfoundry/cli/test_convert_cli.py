@@ -62,4 +62,10 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert "--to onnx does not" in _refused("--from-hf", folder, new, "--to", "onnx")
     assert "exists. Give a folder that does not" in _refused(tmp_path / "c.pt", folder)
     assert "There is no checkpoint" in _refused(tmp_path / "c.pt", new)
+    assert "fp8" in _refused(tmp_path / "c.pt", new, "--precision", "fp8")
+    assert "max_seq_len=2 must be" in _refused(
+        folder, new, "--to", "torch-export", "--max-seq-len", 2
+    )
+    torch.save({"state": {"model": {}}}, tmp_path / "c.pt")
+    assert "huggingface" in _refused(tmp_path / "c.pt", new)
     assert not new.exists()

@@ -4,12 +4,14 @@ import filecmp
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from composer import Trainer
@@ -25,6 +27,7 @@ from llmfoundry.models.mpt.composer_mpt import ComposerMPTCausalLM
 from llmfoundry.utils import get_hf_tokenizer_from_composer_state_dict
 from tests.composer.utils.object_store.faults import Proxy
 from tests.llmfoundry.models.hf import tiny
+from tests.llmfoundry.models.hf.fake_hub import FakeHub, serving
 from tests.llmfoundry.tiny_tokenizer import train_tokenizer
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -202,12 +205,71 @@ def test_a_model_with_code_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     assert type(models[1]).__name__ == "OwnForCausalLM"
 
 
+_ALIKE = ("onnx/model.onnx", "adapter_model.safetensors", "consolidated.safetensors", "m.gguf")
+
+
+@pytest.mark.parametrize("form", ["bin", "both"])
+def test_of_a_hub(form: str, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are fetched in one form, and once: what is in the cache needs no connection."""
+    folder = hub.folder
+    weights = load_file(folder / "model.safetensors")
+    index: dict[str, Any] = {"metadata": {}, "weight_map": {}}
+    for number, names in enumerate((list(weights)[::2], list(weights)[1::2]), start=1):
+        name = f"pytorch_model-0000{number}-of-00002.bin"
+        torch.save({each: weights[each] for each in names}, folder / name)
+        index["weight_map"] |= dict.fromkeys(names, name)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    if form == "bin":
+        (folder / "model.safetensors").unlink()
+    for name in (*_ALIKE, "original/model.safetensors"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("of another program")
+    if form == "bin":
+        (folder / "adapter_model.safetensors").unlink()
+    write_composer("tiny/model", str(tmp_path / "c.pt"))
+    fetched = {name for name in hub.downloads if "model" in name or "consolidated" in name}
+    ours = {*index["weight_map"].values(), "pytorch_model.bin.index.json"}
+    assert fetched - {"adapter_model.safetensors"} == (
+        ours if form == "bin" else {"model.safetensors"}
+    )
+    hub.downloads.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    write_composer("tiny/model", str(tmp_path / "offline.pt"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    write_composer("tiny/model", str(tmp_path / "cut.pt"))
+    assert not hub.downloads
+    for name in ("c", "offline", "cut"):
+        saved = torch.load(tmp_path / f"{name}.pt", weights_only=False)["state"]["model"]
+        assert all(torch.equal(saved[f"model.{n}"], weight) for n, weight in weights.items())
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serving(_folder("llama", tmp_path / "repo")) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield server
+
+
 def test_to_a_store(s3: Proxy, tmp_path: Path) -> None:
     folder = _folder("llama", tmp_path / "hf")
     write_composer(str(folder), "s3://bucket/start/llama.pt")
     S3ObjectStore("bucket").download_object("start/llama.pt", tmp_path / "c.pt")
     write_hf(str(tmp_path / "c.pt"), tmp_path / "back")
     assert torch.equal(_logits(tmp_path / "back"), _logits(folder))
+    for file in folder.iterdir():
+        S3ObjectStore("bucket").upload_object(f"models/llama/{file.name}", file)
+    write_composer("s3://bucket/models/llama", str(tmp_path / "from_store.pt"))
+    first, second = (
+        torch.load(tmp_path / name, weights_only=False)["state"]["model"]
+        for name in ("c.pt", "from_store.pt")
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
     for path in ("s3://bucket/start/llama.pt", str(tmp_path / "c.pt")):
         with pytest.raises(FileExistsError):
             write_composer(str(folder), path)

@@ -17,6 +17,7 @@ from composer.checkpoint.convert import convert_checkpoint
 from composer.models import HuggingFaceModel
 from composer.utils import dist
 from llmfoundry.command_utils.convert_composer_to_hf import (
+    _test_upload,
     convert_composer_to_hf,
 )
 from llmfoundry.command_utils.convert_composer_to_hf import (
@@ -143,6 +144,10 @@ def test_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files = {path.name: path.read_bytes() for path in (tmp_path / "hf").iterdir()}
         assert hub.repos["me/llama"].files() == files
         assert hub.repos["me/llama"].visibility == "private"
+        foreign = {**files, "pytorch_model.bin": b"of another model"}
+        hub.repos["me/llama"].commit("main", foreign, "by another")
+        with pytest.raises(RuntimeError, match=r"pytorch_model\.bin differ"):
+            _test_upload(tmp_path / "hf", "me/llama")
     args.hf_repo_for_upload = None
     with pytest.raises(ValueError, match="no effect without hf_repo_for_upload"):
         convert_composer_to_hf(args)
@@ -259,3 +264,23 @@ def test_memory_is_that_of_a_shard(form: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["dtype"] == "bfloat16"
     # Of a file 256 MiB are mapped at once, and about 100 MiB are code that is imported late.
     assert int(done.stdout.splitlines()[-1]) < (0.6 if form == "file" else 0.35) * size
+
+
+@pytest.mark.slow
+def test_memory_of_stacked_experts_is_that_of_a_layer(tmp_path: Path) -> None:
+    """Loading them would stack them in fresh memory, which the folder's check does without."""
+    pytest.importorskip("accelerate")
+    sizes: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 12}
+    sizes |= {"vocab_size": 96, "num_attention_heads": 8, "num_key_value_heads": 8}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes))
+    path = _save(HuggingFaceModel(model), tmp_path / "c.pt")
+    size = path.stat().st_size
+    convert_checkpoint(str(path), str(tmp_path / "shards"))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "shards"), str(tmp_path / "hf")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert size > 6e8
+    assert int(done.stdout.splitlines()[-1]) < 0.5 * size

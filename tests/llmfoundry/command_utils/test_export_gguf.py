@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from composer.utils.object_store.s3_object_store import S3ObjectStore
 from llmfoundry.command_utils import export_to_gguf
 from llmfoundry.models.hf.hf_export import write_hf_folder
 from llmfoundry.models.mpt.causal_lm import MPTForCausalLM
 from llmfoundry.models.mpt.config import MPTConfig
+from tests.composer.utils.object_store.faults import Proxy
 from tests.llmfoundry.models.hf.tiny import build, save
 from tests.llmfoundry.tiny_tokenizer import TEXT
 
@@ -58,6 +60,15 @@ def test_what_the_converter_is_given(
     assert seen["files"] == sorted(os.listdir(folder))
     assert seen["config"] == {**config, "architectures": [architecture], **more}
     assert json.loads((folder / "config.json").read_text()) == config
+
+
+def test_of_a_folder_in_a_store(converter: str, s3: Proxy, tmp_path: Path) -> None:
+    folder = Path(save("llama", tmp_path / "hf"))
+    for file in folder.iterdir():
+        S3ObjectStore("bucket").upload_object(f"models/llama/{file.name}", file)
+    export_to_gguf("s3://bucket/models/llama", str(tmp_path / "m.gguf"), converter=converter)
+    seen = json.loads((tmp_path / "m.gguf").read_text())
+    assert seen["name"] == "llama" and seen["files"] == sorted(os.listdir(folder))
 
 
 def test_the_converter_on_the_path(
