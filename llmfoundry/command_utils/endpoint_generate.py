@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composer.utils.file_helpers import is_uri
+from composer.utils.file_helpers import is_uri, maybe_create_object_store_from_uri, parse_uri
 from composer.utils.retrying import retry
 from llmfoundry.utils.prompt_files import load_prompts
 from llmfoundry.utils.stores import uploaded_folder
@@ -103,7 +103,12 @@ class Endpoint:
             )
         if all(isinstance(output, dict) for output in outputs):
             outputs = sorted(outputs, key=lambda output: output.get("index", 0))
-            outputs = [output["text"] for output in outputs]
+            outputs = [output.get("text") for output in outputs]
+        if not all(isinstance(output, str) for output in outputs):
+            raise EndpointError(
+                f"{self.url} answered without a `text` in each choice. It must be an endpoint for "
+                f"completions (as /v1/completions), not for chats: {str(answer)[:500]}"
+            )
         return outputs
 
     def _post(self, prompts: list[str]) -> Any:
@@ -168,22 +173,44 @@ def _endpoint(args: Namespace) -> Endpoint:
 def _continue_all(endpoint: Endpoint, batches: list[list[str]], path: Path) -> None:
     """Writes batch, prompt and output of each prompt, in order, as they come.
 
-    A batch that fails stops the rest; what was written before it stays.
+    A batch that fails stops those that were not sent yet; all that are answered are written.
     """
     pool = ThreadPoolExecutor(max_workers=min(CONCURRENCY, len(batches)))
+    answers = [pool.submit(endpoint.complete, batch) for batch in batches]
+    n_written = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["batch", "prompt", "output"])
+
+        def write(index: int) -> None:
+            outputs = answers[index].result()
+            rows.writerows([index, *pair] for pair in zip(batches[index], outputs, strict=True))
+            file.flush()
+
         try:
-            for index, outputs in enumerate(pool.map(endpoint.complete, batches)):
-                rows.writerows(
-                    [index, prompt, output]
-                    for prompt, output in zip(batches[index], outputs, strict=True)
-                )
-                file.flush()
-                print(f"batch {index + 1} of {len(batches)}", flush=True)
-        finally:
-            pool.shutdown(cancel_futures=True)
+            while n_written < len(batches):
+                write(n_written)
+                n_written += 1
+                print(f"batch {n_written} of {len(batches)}", flush=True)
+        except BaseException as error:
+            # Who presses Ctrl-C does not wait for what is yet to be answered.
+            pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+            for index, answer in enumerate(answers[n_written:], n_written):
+                if answer.done() and not answer.cancelled() and answer.exception() is None:
+                    write(index)
+            raise
+        pool.shutdown()
+
+
+def _is_there(address: str) -> bool:
+    if not is_uri(address):
+        return Path(address).exists()
+    store, name = maybe_create_object_store_from_uri(address), parse_uri(address)[2]
+    assert store is not None
+    with store, contextlib.suppress(FileNotFoundError):
+        store.get_object_size(name)
+        return True
+    return False
 
 
 def endpoint_generate(args: Namespace) -> None:
@@ -195,7 +222,7 @@ def endpoint_generate(args: Namespace) -> None:
     Raises:
         ValueError: Flags are out of range or contradict each other, or there is no prompt.
         FileExistsError: The output is there already.
-        EndpointError: A batch failed for good; what came before it is in the output.
+        EndpointError: A batch failed for good; all that was answered is in the output.
     """
     endpoint = _endpoint(args)
     prompts = load_prompts(args.inputs, args.prompt_delimiter)
@@ -205,19 +232,20 @@ def endpoint_generate(args: Namespace) -> None:
         prompts[start : start + args.batch_size]
         for start in range(0, len(prompts), args.batch_size)
     ]
+    output = f"{args.output_folder.rstrip('/')}/{OUTPUT_FILE}"
+    if _is_there(output):
+        raise FileExistsError(f"{output} exists. Give another --output-folder, or move it away.")
     failure = None
     there: Any = contextlib.nullcontext(Path(args.output_folder))
     if is_uri(args.output_folder):
         there = uploaded_folder(args.output_folder, last=())
     with there as folder:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / OUTPUT_FILE
-        if path.exists():
-            raise FileExistsError(f"{path} exists. Give another --output-folder, or move it away.")
         try:
-            _continue_all(endpoint, batches, path)
-        except EndpointError as error:  # what there is goes to the store all the same
+            _continue_all(endpoint, batches, folder / OUTPUT_FILE)
+        except BaseException as error:  # what there is goes to the store all the same
             failure = error
     if failure is not None:
+        print(f"What was answered is in {output}.")
         raise failure
-    print(f"Wrote {len(prompts)} continuations to {args.output_folder}/{OUTPUT_FILE}.")
+    print(f"Wrote {len(prompts)} continuations to {output}.")

@@ -2,7 +2,7 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList, T
 from llmfoundry.command_utils.inference_model import (
     UNLIMITED,
     autocast,
+    end_token_ids,
     load_model,
     load_tokenizer,
     or_default,
@@ -82,8 +83,9 @@ def _apply_template(tokenizer: Any, messages: Sequence[ChatMessage], tokenize: b
             date_string=get_date_string(),
             **settings,
         )
-    except (TemplateError, TypeError, ValueError) as error:  # what runs in it raises many kinds
-        cure = "If it takes no system message, pass --system_prompt ''."
+    # What runs in a template raises many kinds.
+    except (TemplateError, LookupError, TypeError, ValueError) as error:
+        cure = "If it takes no system message, set an empty one (`system`, or --system_prompt '')."
         raise ChatTemplateError(str(template), rows, f"{error} {cure}") from error
     return formatted["input_ids"] if tokenize else formatted
 
@@ -188,29 +190,31 @@ class Conversation:
     def __call__(self) -> None:
         """Answers messages from standard input until ``quit`` or the input's end."""
         print(WELCOME)
-        messages = _messages()
-        for text in messages:
-            if text == "quit":
-                break
-            if text == "clear":
-                self.turns.clear()
-            elif text == "history":
-                print(*(f"{message.role}: {message.content}" for message in self.history), sep="\n")
-            elif text == "history_fmt":
-                print(_apply_template(self.tokenizer, self.history))
-            elif text == "system":
-                print("The new system prompt, then an empty line.")
-                self.system_prompt = next(messages, self.system_prompt)
-            else:
-                try:
-                    self.turn(text)
-                except TooLongError as error:
-                    print(error)
+        while (text := _read()) is not None and text != "quit":
+            try:
+                self._obey(text)
+            except (TooLongError, ChatTemplateError) as error:  # the conversation is as it was
+                print(error)
+
+    def _obey(self, text: str) -> None:
+        """Does what a command says, or answers what is none."""
+        if text == "clear":
+            self.turns.clear()
+        elif text == "history":
+            print(*(f"{message.role}: {message.content}" for message in self.history), sep="\n")
+        elif text == "history_fmt":
+            print(_apply_template(self.tokenizer, self.history))
+        elif text == "system":
+            print("The new system prompt, then an empty line; an empty line alone for none.")
+            self.system_prompt = or_default(_read(takes_empty=True), self.system_prompt)
+        else:
+            self.turn(text)
 
     def turn(self, user_input: str) -> str:
         """Adds a message by the user and the model's reply, which is printed as it comes.
 
         Raises:
+            ChatTemplateError: The chat template refuses the conversation; the message is not added.
             TooLongError: The message leaves no room for a reply; it is not added.
         """
         message = ChatMessage("user", user_input)
@@ -251,7 +255,8 @@ class Conversation:
     def _cache_for(self, ids: torch.Tensor) -> Any:
         """Returns a cache with what is known of a prompt; its last token is always read anew."""
         cache, self._cache = self._cache, None
-        if cache is None or not getattr(cache, "is_croppable", False):
+        if cache is None or not getattr(cache, "is_croppable", False) or any(cache.is_sliding):
+            # A full window has dropped what the prompt may go back to, and crop raises.
             return DynamicCache(config=self.model.config)
         n_cached = cache.get_seq_length()
         length = min(n_cached, ids.size(1) - 1)
@@ -260,19 +265,23 @@ class Conversation:
         return cache
 
 
-def _messages() -> Iterator[str]:
-    """Gives each message at standard input; an empty line ends it."""
+def _read(takes_empty: bool = False) -> str | None:
+    """Reads a message from standard input, up to an empty line; None at the input's end.
+
+    Args:
+        takes_empty: Whether a first line that is empty is an empty message; else it is passed over.
+    """
     lines: list[str] = []
     print("\nUser:", flush=True)
     for line in sys.stdin:
         if line.strip():
             lines.append(line.rstrip("\n"))
-        elif lines:
-            yield "\n".join(lines).strip()
-            lines = []
-            print("\nUser:", flush=True)
-    if lines:
-        yield "\n".join(lines).strip()
+        elif lines or takes_empty:
+            break
+    else:
+        if not lines:
+            return None
+    return "\n".join(lines).strip()
 
 
 def hf_chat(args: Namespace) -> list[ChatMessage]:
@@ -284,7 +293,7 @@ def hf_chat(args: Namespace) -> list[ChatMessage]:
     Raises:
         ChatTemplateError: The tokenizer has no chat template, or it refuses the system prompt.
         RuntimeError: The model cannot be loaded.
-        ValueError: Flags contradict each other.
+        ValueError: Flags contradict each other, have no effect, or need what is not installed.
     """
     if args.max_seq_len is not None and args.max_new_tokens >= args.max_seq_len:
         raise ValueError(
@@ -294,17 +303,17 @@ def hf_chat(args: Namespace) -> list[ChatMessage]:
     tokenizer = load_tokenizer(args)
     greeting = [*_system_messages(args.system_prompt), ChatMessage("user", "Hello")]
     hello = _apply_template(tokenizer, greeting, tokenize=True)
+    model = load_model(args)
     do_sample = args.do_sample and args.temperature > 0
     settings: dict[str, Any] = {
         "max_new_tokens": args.max_new_tokens,
         "use_cache": args.use_cache,
         "do_sample": do_sample,
-        "eos_token_id": or_default(args.eos_token_id, tokenizer.eos_token_id),
+        "eos_token_id": end_token_ids(args, tokenizer, model),
         "pad_token_id": or_default(args.pad_token_id, tokenizer.pad_token_id),
     }
     if do_sample:
         settings |= {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-    model = load_model(args)
     stops = [*args.stop_tokens.split(), *(args.stop_strings or ())]
     conversation = Conversation(model, tokenizer, settings, args.system_prompt, stops)
     with autocast(args, model):

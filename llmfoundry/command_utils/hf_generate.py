@@ -15,6 +15,7 @@ from llmfoundry.command_utils.inference_model import (
     DTYPES,
     UNLIMITED,
     autocast,
+    end_token_ids,
     load_model,
     load_tokenizer,
     or_default,
@@ -47,7 +48,7 @@ def _clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def _settings(args: Namespace, tokenizer: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _settings(args: Namespace, tokenizer: Any, model: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     """Gives each seed and generation settings of the grid that the arguments span."""
     grid = itertools.product(
         args.temperature,
@@ -64,7 +65,7 @@ def _settings(args: Namespace, tokenizer: Any) -> Iterator[tuple[int, dict[str, 
             "do_sample": temperature > 0 and args.do_sample,
             "repetition_penalty": repetition_penalty,
             "no_repeat_ngram_size": no_repeat_ngram_size,
-            "eos_token_id": or_default(args.eos_token_id, tokenizer.eos_token_id),
+            "eos_token_id": end_token_ids(args, tokenizer, model),
             "pad_token_id": or_default(args.pad_token_id, tokenizer.pad_token_id),
         }
         if settings["do_sample"]:
@@ -127,7 +128,7 @@ def hf_generate(args: Namespace) -> list[str]:
 
     Raises:
         RuntimeError: The model cannot be loaded.
-        ValueError: Device and device map are both given.
+        ValueError: Flags contradict each other, have no effect, or need what is not installed.
     """
     prompts = load_prompts(args.prompts, args.prompt_delimiter)
     model = load_model(args)
@@ -136,7 +137,7 @@ def hf_generate(args: Namespace) -> list[str]:
     batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
     continuations: list[str] = []
     with torch.no_grad(), autocast(args, model):
-        for seed, settings in _settings(args, tokenizer):
+        for seed, settings in _settings(args, tokenizer, model):
             print(f"\nseed={seed}, settings={settings}")
             if args.warmup:
                 _generate(model, tokenizer, batches[0], settings)

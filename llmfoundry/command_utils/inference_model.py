@@ -12,6 +12,7 @@ __all__ = [
     "UNLIMITED",
     "add_model_flags",
     "autocast",
+    "end_token_ids",
     "load_model",
     "load_tokenizer",
     "or_default",
@@ -64,7 +65,7 @@ def add_model_flags(parser: ArgumentParser, max_new_tokens: int) -> None:
     add("--max_new_tokens", type=int, default=max_new_tokens)
     for flag in ("--do_sample", "--use_cache", "--warmup", "--trust_remote_code"):
         add(flag, type=str2bool, nargs="?", const=True, default=True)
-    add("--eos_token_id", type=int, help="The tokenizer's by default.")
+    add("--eos_token_id", type=int, help="The tokenizer's and the model's own by default.")
     add("--pad_token_id", type=int, help="The tokenizer's by default.")
     add("--model_dtype", choices=sorted(DTYPES), default="fp32", help="dtype of the weights.")
     add("--autocast_dtype", choices=sorted(DTYPES), help="dtype of the products.")
@@ -80,6 +81,18 @@ def or_default(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
+def end_token_ids(args: Namespace, tokenizer: Any, model: Any) -> list[int] | None:
+    """Returns what ends a continuation: the flag's token, or the tokenizer's and the model's own.
+
+    A model's generation configuration may name more than its tokenizer, as the end of a turn.
+    """
+    if args.eos_token_id is not None:
+        return [args.eos_token_id]
+    own = model.generation_config.eos_token_id
+    ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
+    return list(dict.fromkeys(end for end in ends if end is not None)) or None
+
+
 def autocast(args: Namespace, model: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns the context that gives products the dtype that the flags say."""
     if args.autocast_dtype is None:
@@ -87,44 +100,51 @@ def autocast(args: Namespace, model: Any) -> contextlib.AbstractContextManager[A
     return torch.autocast(model.device.type, DTYPES[args.autocast_dtype])
 
 
-def _hub(args: Namespace) -> dict[str, Any]:
-    return {
-        "trust_remote_code": args.trust_remote_code,
-        "token": args.use_auth_token,
-        "revision": args.revision,
-    }
+def _load(args: Namespace, loader: Any, **settings: Any) -> Any:
+    try:
+        return loader.from_pretrained(
+            args.name_or_path,
+            trust_remote_code=args.trust_remote_code,
+            token=args.use_auth_token,
+            revision=args.revision,
+            **settings,
+        )
+    except Exception as error:
+        raise RuntimeError(
+            f"Unable to load {args.name_or_path}. If the model is private or gated, log in with "
+            f"`hf auth login`; if it carries its own code, pass --trust_remote_code true. ({error})"
+        ) from error
 
 
 def load_model(args: Namespace) -> Any:
     """Loads the model in evaluation mode, where the flags want it.
 
     Raises:
-        ValueError: Device and device map are both given.
+        ValueError: Device and device map are both given, accelerate is missing for a device map,
+            or the choice of attention has no effect.
         RuntimeError: The model cannot be loaded.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.import_utils import is_accelerate_available
 
     if args.device is not None and args.device_map is not None:
         raise ValueError("You can only set one of `device` and `device_map`.")
     device_map = args.device_map
     if args.device is None and torch.cuda.device_count() > 1:
         device_map = device_map or "auto"
-    settings: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
-    try:
-        config = AutoConfig.from_pretrained(args.name_or_path, **_hub(args))
-        if args.attn_impl is not None:
-            settings |= _choose_attention(config, args.attn_impl)
-        if hasattr(config, "init_device"):
-            config.init_device = "cpu"
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            args.name_or_path,
-            config=config,
-            dtype=DTYPES[args.model_dtype],
-            **settings,
-            **_hub(args),
+    if device_map is not None and not is_accelerate_available():
+        raise ValueError(
+            f"The device map {device_map!r} needs accelerate: pip install accelerate, or name one "
+            "device, as with --device cuda:0."
         )
-    except Exception as error:
-        raise _unable(args, error) from error
+    settings: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+    config = _load(args, AutoConfig)
+    if args.attn_impl is not None:
+        settings |= _choose_attention(config, args.attn_impl)
+    if hasattr(config, "init_device"):
+        config.init_device = "cpu"
+    dtype = DTYPES[args.model_dtype]
+    model = _load(args, AutoModelForCausalLM, config=config, dtype=dtype, **settings)
     if device_map is None:
         model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return model.eval()
@@ -145,13 +165,6 @@ def _choose_attention(config: Any, attn_impl: str) -> dict[str, Any]:
     return {}
 
 
-def _unable(args: Namespace, error: Exception) -> RuntimeError:
-    return RuntimeError(
-        f"Unable to load {args.name_or_path}. If the model is private or gated, log in with "
-        f"`hf auth login`; if it carries its own code, pass --trust_remote_code true. ({error})"
-    )
-
-
 def load_tokenizer(args: Namespace) -> Any:
     """Loads the tokenizer, to pad and to cut on the left: a prompt's end stays at its place.
 
@@ -160,10 +173,7 @@ def load_tokenizer(args: Namespace) -> Any:
     """
     from transformers import AutoTokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(args.name_or_path, **_hub(args))
-    except Exception as error:
-        raise _unable(args, error) from error
+    tokenizer = _load(args, AutoTokenizer)
     if tokenizer.pad_token_id is None:
         log.warning("The tokenizer has no pad_token_id. Using its eos_token_id.")
         tokenizer.pad_token = tokenizer.eos_token

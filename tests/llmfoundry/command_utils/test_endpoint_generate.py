@@ -34,12 +34,15 @@ class Server(ThreadingHTTPServer):
         self.failures: list[int] = []
         self.requests: list[tuple[float, dict[str, Any], str | None]] = []
         self.refuses = "never sent"
+        self.refuses_after = 0
         self.shape = "choices"
 
     def answer(self, prompts: list[str]) -> dict[str, Any]:
         """Returns the body of an answer; choices come in any order."""
         if self.shape == "outputs":
             return {"outputs": [prompt.upper() for prompt in prompts]}
+        if self.shape == "chat":
+            return {"choices": [{"message": {"content": prompt.upper()}} for prompt in prompts]}
         choices = [{"index": i, "text": prompt.upper()} for i, prompt in enumerate(prompts)]
         return {"choices": choices[::-1]}
 
@@ -54,6 +57,8 @@ class Handler(BaseHTTPRequestHandler):
         status = server.failures.pop() if server.failures else 200
         if server.refuses in body["prompt"]:
             status = 400
+            while len(server.requests) < server.refuses_after:
+                time.sleep(0.01)
         content = json.dumps(server.answer(body["prompt"]) if status == 200 else {"why": status})
         self.send_response(status)
         self.end_headers()
@@ -72,6 +77,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.start()
         monkeypatch.setenv(module.URL_VARIABLE, f"http://127.0.0.1:{server.server_port}/v1/x")
         yield server
+        server.refuses_after = 0
         server.shutdown()
         thread.join()
 
@@ -179,6 +185,45 @@ def test_what_came_before_a_failure_is_kept(
             endpoint_generate(_args(monkeypatch, *flags, folder))
     for folder in ("here", "store"):
         assert [row[2] for row in _rows(tmp_path / folder / "output.csv")[1:]] == ["ONE", "TWO"]
+
+
+def test_what_is_answered_beside_a_failure_is_kept(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.refuses, server.refuses_after = "bad", 3
+    flags = ["-i", "bad", "one", "two", "--batch-size", "1", "-o", f"file://{tmp_path}"]
+    with pytest.raises(EndpointError, match="answered 400"):
+        endpoint_generate(_args(monkeypatch, *flags))
+    assert _rows(tmp_path / "output.csv")[1:] == [["1", "one", "ONE"], ["2", "two", "TWO"]]
+    n_requests = len(server.requests)
+    with pytest.raises(FileExistsError, match="--output-folder"):
+        endpoint_generate(_args(monkeypatch, *flags))
+    assert len(server.requests) == n_requests, "nothing is sent for an output that is there"
+
+
+def test_an_interruption_keeps_what_is_answered(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C arrives while the third batch is in the works."""
+    server.refuses, server.refuses_after = "slow", 10**9
+
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        if args[0].startswith("batch 2"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.print", interrupt)
+    flags = ["-i", "one", "two", "slow", "--batch-size", "1", "-o", f"file://{tmp_path}"]
+    with pytest.raises(KeyboardInterrupt):
+        endpoint_generate(_args(monkeypatch, *flags))
+    assert [row[2] for row in _rows(tmp_path / "output.csv")[1:]] == ["ONE", "TWO"]
+
+
+def test_answers_of_a_chat_are_no_completions(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.shape = "chat"
+    with pytest.raises(EndpointError, match="not for chats"):
+        endpoint_generate(_args(monkeypatch, "-i", "one", "-o", str(tmp_path)))
 
 
 def test_bad_flags_are_refused_before_anything_is_sent(

@@ -152,6 +152,58 @@ def test_what_was_read_is_read_once(folder: Path) -> None:
     assert [chat.turn(text) for text in DIALOGUES[1][::2]] == DIALOGUES[1][1::2]
 
 
+def test_a_full_sliding_window_is_read_anew(folder: Path) -> None:
+    from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = MistralConfig(vocab_size=len(tokenizer), sliding_window=8, **sizes, **heads)
+    torch.manual_seed(0)
+    model = MistralForCausalLM(config).eval()
+    replies = []
+    for use_cache in (True, False):
+        settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 2}
+        chat = Conversation(model, tokenizer, {**settings, "use_cache": use_cache}, SYSTEM)
+        replies.append([chat.turn(text) for text in ("the cat", "and then", "the dog")])
+    assert replies[0] == replies[1]
+
+
+def test_the_ends_that_only_the_generation_config_names(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Gemma and Phi-3, whose turns end with a token that is not the tokenizer's end."""
+    import shutil
+
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    text = _chat(monkeypatch, folder, f"{DIALOGUES[0][0]}\n\n")[-1].content
+    chat = _conversation(tmp_path)
+    end = chat.tokenizer(text)["input_ids"][3]
+    chat.model.generation_config.eos_token_id = [end, chat.tokenizer.eos_token_id]
+    chat.model.generation_config.save_pretrained(tmp_path)
+    cut = _chat(monkeypatch, tmp_path, f"{DIALOGUES[0][0]}\n\n")[-1].content
+    assert len(cut) < len(text) and text.startswith(cut)
+    own = str(chat.tokenizer.eos_token_id)
+    flags = ["--eos_token_id", own]
+    assert _chat(monkeypatch, tmp_path, f"{DIALOGUES[0][0]}\n\n", *flags)[-1].content == text
+
+
+def test_a_refused_conversation_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing to show, a template without a system message, and a way back."""
+    chat = _conversation(folder)
+    chat.tokenizer.chat_template = TEMPLATE.replace(
+        "[{{", "{% if m.role == 'system' %}{{ raise_exception('none here') }}{% endif %}[{{", 1
+    )
+    chat.system_prompt = ""
+    typed = "history_fmt\n\nthe cat\n\nsystem\n\nbe brief\n\nhistory_fmt\n\nlost\n\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed + "system\n\n\nand then\n\nsystem\n\n"))
+    chat()
+    assert [m.content for m in chat.history[::2]] == ["the cat", "and then"]
+    assert capsys.readouterr().out.count("none here If it takes no system message") == 2
+
+
 @pytest.mark.parametrize("stop", ["sat on", "t on the m"])
 def test_stop_strings_of_several_tokens(
     folder: Path, stop: str, capsys: pytest.CaptureFixture[str]

@@ -113,8 +113,23 @@ def _config(folder: Path) -> str:
 def test_an_attention_without_effect_is_refused(
     family: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RuntimeError, match="--attn_impl flash has no effect on MptConfig"):
+    with pytest.raises(ValueError, match="^--attn_impl flash has no effect on MptConfig"):
         hf_generate(_args(monkeypatch, family, "--attn_impl", "flash"))
+
+
+@pytest.mark.parametrize("family", ["Llama"], indirect=True)
+def test_the_ends_that_only_the_generation_config_names(
+    family: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["-p", "the", "--temperature", "0", "--device", "cpu", "--max_new_tokens", "9"]
+    (whole,) = hf_generate(_args(monkeypatch, family, *flags))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(family)
+    ends = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(whole))[1:]
+    transformers.GenerationConfig(eos_token_id=ends).save_pretrained(family)
+    (cut,) = hf_generate(_args(monkeypatch, family, *flags))
+    assert whole.startswith(cut) and len(cut) < len(whole)
+    (same,) = hf_generate(_args(monkeypatch, family, *flags, "--eos_token_id", "1"))
+    assert same == whole
 
 
 @pytest.mark.parametrize("attn_impl", ["torch", "flash"])
@@ -148,6 +163,11 @@ def test_grid_and_report(
 def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="device_map"):
         hf_generate(_args(monkeypatch, folder, "--device", "cpu", "--device_map", "auto"))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        patch.setattr("transformers.utils.import_utils.is_accelerate_available", lambda: False)
+        with pytest.raises(ValueError, match="'auto' needs accelerate.*--device cuda:0"):
+            hf_generate(_args(patch, folder))
     with pytest.raises(RuntimeError, match="Unable to load"):
         hf_generate(_args(monkeypatch, tmp_path / "nothing"))
     assert str2bool("Yes") and not str2bool("f")
