@@ -34,7 +34,9 @@ def folder(path: Path) -> Path:
 
 
 def processes_of_the_program() -> list[int]:
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if str(PROGRAM) in p.info["cmdline"]]
+    return [
+        p.pid for p in psutil.process_iter(["cmdline"]) if str(PROGRAM) in (p.info["cmdline"] or ())
+    ]
 
 
 def test_a_killed_rank_changes_nothing(tmp_path: Path) -> None:

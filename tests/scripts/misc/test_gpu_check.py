@@ -17,6 +17,10 @@ def test_every_way_to_attend_is_right(case: str) -> None:
     assert max(errors.values()) < 0.03, errors
 
 
+def test_experts_are_right() -> None:
+    assert script.error_of_experts("cpu") < 0.03
+
+
 def test_a_wrong_mask_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def blind(qkv: Any, inputs: dict[str, Any]) -> torch.Tensor:
         return script.by_attend(qkv, {**inputs, "window": -1}, flex=False)
