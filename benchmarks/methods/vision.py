@@ -1,5 +1,6 @@
 """Trains a ResNet on the images of Fashion-MNIST: one job of `run.py`."""
 
+import functools
 import gzip
 import importlib
 import json
@@ -25,9 +26,18 @@ DEFAULTS: dict[str, Any] = {
     "weight_decay": 5e-4,
     "momentum": 0.9,
     "warmup": "40ba",
+    "precision": "fp32",
+    "blocks": "basic",
+    "norm": "batch",
+    "dropout": 0.0,
     "algorithms": {},
 }
 """What a row may set; algorithms by class name, with their arguments."""
+MODEL_SETTINGS = ("blocks", "norm", "dropout")
+NORMS = {
+    "batch": torch.nn.BatchNorm2d,
+    "group": functools.partial(torch.nn.GroupNorm, 8),
+}
 
 
 def read(name: str) -> np.ndarray:
@@ -67,17 +77,17 @@ class Images(Dataset):
 class Block(torch.nn.Module):
     """Two convolutions beside a residual (1512.03385)."""
 
-    def __init__(self, width_in: int, width: int, stride: int) -> None:
+    def __init__(self, width_in: int, width: int, stride: int, norm: str) -> None:
         super().__init__()
         self.conv1 = torch.nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1 = torch.nn.BatchNorm2d(width)
+        self.bn1 = NORMS[norm](width)
         self.conv2 = torch.nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = torch.nn.BatchNorm2d(width)
+        self.bn2 = NORMS[norm](width)
         self.shortcut = torch.nn.Identity()
         if stride != 1 or width_in != width:
             self.shortcut = torch.nn.Sequential(
                 torch.nn.Conv2d(width_in, width, 1, stride, bias=False),
-                torch.nn.BatchNorm2d(width),
+                NORMS[norm](width),
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -86,19 +96,46 @@ class Block(torch.nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-def build_resnet(widths: tuple[int, ...]) -> torch.nn.Sequential:
-    """A ResNet-14: a stem, two blocks a stage, a linear head."""
+class Bottlenecks(torch.nn.Module):
+    """Bottlenecks of transformers: three convolutions, four times as wide at their ends."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        from transformers.models.resnet.modeling_resnet import ResNetConfig, ResNetEncoder
+
+        config = ResNetConfig(
+            embedding_size=widths[0],
+            hidden_sizes=[4 * width for width in widths],
+            depths=[2] * len(widths),
+        )
+        self.encoder = ResNetEncoder(config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the last block's output."""
+        return self.encoder(x).last_hidden_state
+
+
+def build_resnet(
+    widths: tuple[int, ...], blocks: str = "basic", norm: str = "batch", dropout: float = 0.0
+) -> torch.nn.Sequential:
+    """A ResNet: a stem, two blocks a stage, a linear head, behind dropout if there is any."""
     layers: list[torch.nn.Module] = [
         torch.nn.Conv2d(1, widths[0], 3, 1, 1, bias=False),
-        torch.nn.BatchNorm2d(widths[0]),
+        NORMS[norm](widths[0]),
         torch.nn.ReLU(),
     ]
     width_in = widths[0]
-    for stage, width in enumerate(widths):
-        layers += [Block(width_in, width, 2 if stage else 1), Block(width, width, 1)]
-        width_in = width
-    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(width_in, 10)]
-    return torch.nn.Sequential(*layers)
+    if blocks == "bottleneck":
+        layers.append(Bottlenecks(widths))
+        width_in = 4 * widths[-1]
+    else:
+        for stage, width in enumerate(widths):
+            first = Block(width_in, width, 2 if stage else 1, norm)
+            layers += [first, Block(width, width, 1, norm)]
+            width_in = width
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+    layers += [torch.nn.Dropout(dropout)] if dropout else []
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width_in, 10))
 
 
 def build_algorithms(rows: dict[str, Any]) -> list[Algorithm]:
@@ -115,7 +152,8 @@ def train(job: dict[str, Any]) -> Trainer:
     if unknown := job["settings"].keys() - DEFAULTS.keys():
         raise ValueError(f"{sorted(unknown)} are no settings of the task; use {list(DEFAULTS)}.")
     settings = {**DEFAULTS, **job["settings"]}
-    model = ComposerClassifier(build_resnet(WIDTHS[job["size"]]), num_classes=10)
+    of_the_model = {name: settings[name] for name in MODEL_SETTINGS}
+    model = ComposerClassifier(build_resnet(WIDTHS[job["size"]], **of_the_model), num_classes=10)
     order = torch.Generator().manual_seed(job["seed"])
     images = Images("train", TRAIN_IMAGES)
     loader = DataLoader(images, BATCH_SIZE, shuffle=True, drop_last=True, generator=order)
@@ -137,6 +175,7 @@ def train(job: dict[str, Any]) -> Trainer:
         algorithms=build_algorithms(settings["algorithms"]),
         callbacks=[StepClock()],
         seed=job["seed"],
+        precision=settings["precision"],
         progress_bar=False,
         device="cpu",
     )

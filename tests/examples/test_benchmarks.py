@@ -145,11 +145,14 @@ def set_up_language(script: Any, job: dict[str, Any]) -> None:
 def set_up_vision(script: Any, job: dict[str, Any]) -> None:
     assert job["settings"].keys() <= script.DEFAULTS.keys()
     settings = {**script.DEFAULTS, **job["settings"]}
-    model = ComposerClassifier(script.build_resnet(script.WIDTHS["small"]), num_classes=10)
+    of_the_model = {name: settings[name] for name in script.MODEL_SETTINGS}
+    network = script.build_resnet(script.WIDTHS["small"], **of_the_model)
+    model = ComposerClassifier(network, num_classes=10)
     Trainer(
         model=model,
         optimizers=DecoupledSGDW(model.parameters(), lr=settings["lr"]),
         algorithms=script.build_algorithms(settings["algorithms"]),
+        precision=settings["precision"],
         max_duration=f"{job['steps']}ba",
         device="cpu",
         progress_bar=False,
