@@ -1,5 +1,8 @@
 """Streaming: datasets in shards, read in an exact order by any number of ranks and workers."""
 
+import importlib
+from types import ModuleType
+
 from streaming._version import __version__
 from streaming.base.dataloader import StreamingDataLoader
 from streaming.base.dataset import StreamingDataset
@@ -21,3 +24,11 @@ __all__ = [
     "XSVWriter",
     "__version__",
 ]
+
+_LAZY = ("multimodal", "text", "vision")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"streaming.{name}")
+    raise AttributeError(f"module 'streaming' has no attribute {name!r}")

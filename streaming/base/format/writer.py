@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,8 +14,8 @@ from streaming.base.compression import compress, get_compression_extension, is_c
 from streaming.base.files import write_file
 from streaming.base.hashing import get_hash, is_hash
 from streaming.base.index import INDEX_VERSION, get_index_basename, write_index
-from streaming.base.store import Store, is_remote, open_store
-from streaming.base.util import bytes_to_int, call_store
+from streaming.base.storage.upload import CloudUploader
+from streaming.base.util import bytes_to_int
 
 _KWARGS = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False}
 
@@ -86,10 +84,8 @@ class Writer(ABC):
         self.shards: list[dict[str, Any]] = []
         self.new_samples: list[bytes] = []
         self.new_shard_size = extra_bytes_per_shard
-        self.local, self.remote, self._store = _open_out(out)
-        _prepare_folder(self.local, options["exist_ok"])
-
-        self.retry = options["retry"]
+        self.cloud_writer = CloudUploader(out, keep_local, options["retry"], options["exist_ok"])
+        self.local, self.remote = self.cloud_writer.local, self.cloud_writer.remote
         self._workers = options["max_workers"] or min(4, os.cpu_count() or 1)
         self.executor = ThreadPoolExecutor(self._workers, f"{self.format}-writer")
         self._pending: list[Future[dict[str, Any]]] = []
@@ -150,7 +146,7 @@ class Writer(ABC):
                 name = f"{name}.{get_compression_extension(self.compression)}"
                 record[f"zip_{file.key}"] = self._describe(name, data)
             write_file(os.path.join(self.local, name), data)
-            self._upload(name)
+            self.cloud_writer.upload_file(name)
             if self._bar is not None:
                 self._bar.update(len(data))
         return record
@@ -158,15 +154,6 @@ class Writer(ABC):
     def _describe(self, basename: str, data: bytes) -> dict[str, Any]:
         hashes = {algo: get_hash(algo, data) for algo in self.hashes}
         return {"basename": basename, "bytes": len(data), "hashes": hashes}
-
-    def _upload(self, name: str) -> None:
-        store = self._store
-        if store is None:
-            return
-        filename = os.path.join(self.local, name)
-        call_store(lambda: store.put(filename, name), self.retry, initial_backoff=1.0)
-        if not self.keep_local:
-            os.remove(filename)
 
     def _collect(self, wait: bool) -> None:
         """Takes over what the background has finished, and raises what went wrong there."""
@@ -191,9 +178,8 @@ class Writer(ABC):
         self._collect(wait=True)
         self.executor.shutdown()
         write_index(self.local, self.shards)
-        self._upload(get_index_basename())
-        if self._store is not None and not self.keep_local:
-            shutil.rmtree(self.local)
+        self.cloud_writer.upload_file(get_index_basename())
+        self.cloud_writer.clear_local()
         self._close_bar()
         self._state = "finished"
 
@@ -245,36 +231,6 @@ def _check_hashes(hashes: list[str]) -> None:
     for algo in hashes:
         if not is_hash(algo):
             raise ValueError(f"Invalid hash: {algo}.")
-
-
-def _open_out(out: str | tuple[str, str]) -> tuple[str, str | None, Store | None]:
-    """``out`` as (local folder, remote address or None, its store or None)."""
-    if isinstance(out, str):
-        if is_remote(out):
-            return tempfile.mkdtemp(), out, open_store(out)
-        local, remote = out.removeprefix("file://"), None
-    elif len(out) == 2:
-        local, remote = out
-    else:
-        raise ValueError(
-            f"Invalid `out` argument. It is either a folder or a pair (local, remote), not {out!r}."
-        )
-    local = os.path.expanduser(local)
-    return local, remote, open_store(remote) if remote else None
-
-
-def _prepare_folder(local: str, exist_ok: bool) -> None:
-    if os.path.isdir(local) and os.listdir(local):
-        if not exist_ok:
-            hint = ""
-            if not os.path.exists(os.path.join(local, get_index_basename())):
-                hint = " (it has no index, so a writer did not finish here)"
-            raise FileExistsError(
-                f"Directory is not empty: {local}{hint}. Choose another, or pass `exist_ok=True` "
-                "to delete what is there."
-            )
-        shutil.rmtree(local)
-    os.makedirs(local, exist_ok=True)
 
 
 class SplitWriter(Writer, ABC):
