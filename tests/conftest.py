@@ -7,6 +7,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
+import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +19,22 @@ import torch
 
 torch.set_num_threads(1)
 
+LOGGERS = ("composer", "llmfoundry", "streaming")
+
 
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Starts each test as in a new process: random state, environment, no process group."""
+    """Starts each test as in a new process: random state, environment, log levels, no group."""
     monkeypatch.delenv("RUN_NAME", raising=False)
     monkeypatch.delenv("COMPOSER_RUN_NAME", raising=False)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
     environment = dict(os.environ)
+    levels = {name: logging.getLogger(name).level for name in LOGGERS}
     yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)  # Commands set it.
     torch.use_deterministic_algorithms(False)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

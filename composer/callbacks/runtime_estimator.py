@@ -5,6 +5,7 @@ import warnings
 
 from composer.callbacks._time_units import get_seconds_per_unit
 from composer.core.callback import Callback
+from composer.core.intervals import present_batches
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time_unit import TimeUnit
@@ -93,7 +94,7 @@ class RuntimeEstimator(Callback):
             return None
         if max_duration.unit == TimeUnit.EPOCH and self.train_dataloader_len is not None:
             batches = max_duration.value * self.train_dataloader_len
-            return min(1.0, state.timestamp.batch.value / batches)
+            return min(1.0, present_batches(state) / batches)
         elapsed = state.get_elapsed_duration()
         return None if elapsed is None else float(elapsed.value)
 

@@ -109,6 +109,19 @@ def dataset_position(loader: Any, timestamp: Timestamp) -> dict[str, Any] | None
     return position
 
 
+def put_dataset(loader: Any, timestamp: Timestamp) -> bool:
+    """Puts a loader's dataset where a run stands within an epoch, if it can be; says whether.
+
+    It was read on from there when training stopped, or its epoch is to begin only now.
+    """
+    dataset: Any = getattr(loader, "dataset", None)
+    position = dataset_position(loader, timestamp)
+    if position is None or not hasattr(dataset, "load_state_dict"):
+        return False
+    dataset.load_state_dict(position)
+    return True
+
+
 def global_batch_size(batch_size: Any, world_size: Any) -> int | None:
     """Returns how many samples a loader's batches hold over all ranks, or None if it is unknown."""
     if isinstance(batch_size, int) and isinstance(world_size, int):

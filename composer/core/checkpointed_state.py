@@ -55,6 +55,8 @@ class CheckpointedState(Serializable):
     """Whether the run goes on when it is restarted: what lies under its name is its own."""
     loaded_batch_size: int | None = None
     """Samples of a batch over all ranks, as the loader of the loaded checkpoint's run made them."""
+    surplus_batches: int = 0
+    """Batches trained in excess of those that as much data makes now, if their size was changed."""
     serialized_attributes: list[str]
     _optimizers: list[Optimizer]
     _schedulers: list[Any]
@@ -174,6 +176,8 @@ class CheckpointedState(Serializable):
         loader: Any = self._train_dataloader
         if hasattr(loader, "batch_size"):
             metadata["train_dataloader_batch_size"] = loader.batch_size
+        if self.surplus_batches:
+            metadata["surplus_batches"] = self.surplus_batches
         return metadata
 
     def _get_dataset_state(self) -> dict[str, Any]:
@@ -340,9 +344,11 @@ class CheckpointedState(Serializable):
         """
         state = _state_dict.without_legacy_names(state)
         metadata = state.get("metadata", {})
-        self.loaded_batch_size = _state_dict.global_batch_size(
-            metadata.get("train_dataloader_batch_size"), metadata.get("world_size")
-        )
+        if "timestamp" in state:
+            self.loaded_batch_size = _state_dict.global_batch_size(
+                metadata.get("train_dataloader_batch_size"), metadata.get("world_size")
+            )
+            self.surplus_batches = int(metadata.get("surplus_batches", 0))
         if "model" in state:
             self.load_model_state(state, logger, strict)
         else:

@@ -35,7 +35,7 @@ from composer.core.state import State
 from composer.utils.iter_helpers import ensure_tuple
 from composer.utils.misc import is_notebook
 
-__all__ = ["Engine", "Trace", "Traces", "sigterm_handler"]
+__all__ = ["Engine", "Trace", "Traces", "sigterm_handler", "stop_workers"]
 
 log = logging.getLogger(__name__)
 
@@ -326,7 +326,7 @@ def _close(state: State, logger: Logger, opened: weakref.WeakSet[Any]) -> None:
     for callback in closed:
         if _succeeds(callback.post_close, callback, "post_close"):
             _open_callbacks.discard(callback)
-    _stop_workers(state.train_dataloader)
+    stop_workers(state.train_dataloader)
     restore_handlers()
 
 
@@ -339,8 +339,8 @@ def _succeeds(action: Callable[[], None], callback: object, name: str) -> bool:
     return True
 
 
-def _stop_workers(dataloader: Any) -> None:
-    """Stops the worker processes of a torch DataLoader, which would otherwise outlive an error."""
+def stop_workers(dataloader: Any) -> None:
+    """Stops the worker processes of a torch DataLoader that is not read any more."""
     iterator = getattr(dataloader, "_iterator", None)
     stop = getattr(iterator, "_shutdown_workers", None)
     if stop is not None:

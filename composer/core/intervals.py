@@ -85,10 +85,17 @@ def _crosses(state: State, interval: Time[Any]) -> bool:
     if before is None:
         return False
     now = state.timestamp
+    surplus = 0
     if interval.unit is TimeUnit.DURATION:
-        interval = _fraction_of_duration(state, interval.value)
+        interval, surplus = _fraction_of_duration(state, interval.value)
     step, unit = interval.value, interval.unit
-    return before.get(unit).value // step != counted(now, unit, f"interval {interval}") // step
+    first, last = before.get(unit).value, counted(now, unit, f"interval {interval}")
+    return (first - surplus) // step != (last - surplus) // step
+
+
+def present_batches(state: State) -> int:
+    """Returns the trained batches, in those of the present size, as what is in epochs counts."""
+    return int(state.timestamp.batch) - state.surplus_batches
 
 
 def counted(now: Timestamp, unit: TimeUnit, what: str) -> int:
@@ -106,8 +113,10 @@ def counted(now: Timestamp, unit: TimeUnit, what: str) -> int:
     return value
 
 
-def _fraction_of_duration(state: State, fraction: float) -> Time[int]:
-    """Returns the interval in units of the duration; epochs as batches, to be finer than one epoch.
+def _fraction_of_duration(state: State, fraction: float) -> tuple[Time[int], int]:
+    """Returns the interval in units of the duration, and what of the clock it does not count.
+
+    Epochs are given as batches, to be finer than one epoch; these are of the present size.
 
     Rounded up, from the fraction as it is written: in binary 0.07 of 100 batches is a hair more
     than 7, which would make it 8.
@@ -126,7 +135,7 @@ def _fraction_of_duration(state: State, fraction: float) -> Time[int]:
                 "of an iteration, which is not set; give the interval in another unit"
             )
         duration = Time(duration.value * length.value, length.unit)
-    total, unit = duration.value, duration.unit
+    total, unit, surplus = duration.value, duration.unit, 0
     if unit is TimeUnit.EPOCH:
         if state.dataloader_len is None:
             raise RuntimeError(
@@ -135,4 +144,5 @@ def _fraction_of_duration(state: State, fraction: float) -> Time[int]:
                 "train_subset_num_batches"
             )
         total, unit = total * state.dataloader_len.value, TimeUnit.BATCH
-    return Time(max(1, math.ceil(Fraction(repr(fraction)) * total)), unit)
+        surplus = state.surplus_batches
+    return Time(max(1, math.ceil(Fraction(repr(fraction)) * total)), unit), surplus

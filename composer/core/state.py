@@ -9,6 +9,7 @@ batch_loss, step_is_skipped                              the train step; skip_st
 timestamp, previous_timestamp, eval_timestamp,           the loops, through advance_* and
 predict_timestamp, max_duration                          stop_training
 dataloader, dataloader_label, dataloader_len, evaluators the loops, through set_dataloader
+epoch_length                                             the trainer's feed of batches
 train_metrics, eval_metrics, *_metric_values,            the trainer's metrics
 total_loss_dict, metric_outputs
 device, precision*, parallelism configs, device_mesh,    the trainer's assembly
@@ -16,7 +17,7 @@ auto_microbatching
 device_train_microbatch_size                             the trainer's micro-batch sizer
 algorithms, callbacks, profiler, run_name, seeds         the trainer's assembly
 dataset_state, dataset_resumption, loaded_batch_size,    the trainer's resumption
-load_path, autoresume
+surplus_batches, load_path, autoresume
 =======================================================  ==========================================
 
 State touches no file. What it gives to a checkpoint is described at
@@ -105,6 +106,8 @@ class State(CheckpointedState):
         callbacks: What watches training; loggers too.
         parallelism_config: How the model is sharded.
     """
+
+    _epoch_length: int | None = None
 
     def __init__(
         self,
@@ -397,6 +400,20 @@ class State(CheckpointedState):
             )
             num_batches = length
         self._dataloader_len = Time.from_batch(num_batches)
+
+    @property
+    def epoch_length(self) -> int | None:
+        """Batches of the epoch in training, None if it cannot be told.
+
+        It is ``dataloader_len`` but where the epoch was resumed with batches of another size.
+        """
+        if self._epoch_length is None and self._dataloader_len is not None:
+            return int(self._dataloader_len)
+        return self._epoch_length
+
+    @epoch_length.setter
+    def epoch_length(self, num_batches: int | None) -> None:
+        self._epoch_length = num_batches
 
     @property
     def train_dataloader(self) -> Iterable[Any] | None:

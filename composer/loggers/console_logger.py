@@ -156,7 +156,7 @@ def _train_progress(state: State) -> str:
     if max_duration is None or max_duration.unit == TimeUnit.EPOCH:
         timestamp = state.timestamp
         epoch, batch = timestamp.epoch.value + 1, timestamp.batch_in_epoch.value
-        length = None if state.dataloader_len is None else state.dataloader_len.value
+        length = state.epoch_length
         if batch == 0 and epoch > 1:  # the epoch has just ended: it is the one to tell of
             epoch, batch = epoch - 1, length if length is not None else 0
         return f"[epoch={epoch}][batch={batch}{'' if length is None else f'/{length}'}]"

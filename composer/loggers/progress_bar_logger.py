@@ -5,6 +5,7 @@ from typing import Any, TextIO
 
 import torch
 
+from composer.core.intervals import present_batches
 from composer.core.logger import Logger
 from composer.core.logger_destination import LoggerDestination
 from composer.core.state import State
@@ -211,7 +212,7 @@ def _train_counts(state: State) -> tuple[int, int | None, str]:
         return done, int(max_duration.value), max_duration.unit.value
     if state.dataloader_label is not None and state.dataloader_len is not None:
         total = max_duration.value * state.dataloader_len.value
-        return state.timestamp.batch.value, total, TimeUnit.BATCH.value
+        return present_batches(state), total, TimeUnit.BATCH.value
     return state.timestamp.epoch.value, max_duration.value, TimeUnit.EPOCH.value
 
 

@@ -3,7 +3,7 @@
 import functools
 import warnings
 
-from composer.core.intervals import counted
+from composer.core.intervals import counted, present_batches
 from composer.core.state import State
 from composer.core.time import Time, TimeUnit
 
@@ -52,14 +52,30 @@ def _batches_per_epoch(state: State, time: Time) -> int:
     return int(state.dataloader_len)
 
 
-def elapsed(state: State, unit: TimeUnit) -> float:
-    """Returns what the run's clock shows in ``unit``."""
+def elapsed(state: State, time: str | Time) -> float:
+    """Returns what the run's clock shows in the unit that ``time`` of a schedule is converted to.
+
+    For a time in epochs, and in a run of epochs, it shows batches of the present size, if that was
+    changed on the way.
+    """
+    time = _parse(time)
+    unit = time.unit
+    if unit is TimeUnit.DURATION and state.max_duration is not None:
+        unit = state.max_duration.unit
+    if unit is TimeUnit.EPOCH or (unit is TimeUnit.BATCH and _counts_epochs(state)):
+        return present_batches(state)
     return counted(state.timestamp, unit, "learning-rate schedule")
 
 
-def fraction_done(state: State, t_max: Time) -> float:
-    """Returns the share of ``t_max`` that has passed, from 0 to 1 (1 if there is no time)."""
-    return min(1.0, elapsed(state, t_max.unit) / t_max.value) if t_max.value > 0 else 1.0
+def fraction_done(state: State, time: str | Time, ssr: float = 1.0) -> float:
+    """Returns the share of ``time`` that has passed, from 0 to 1 (1 if there is no time)."""
+    length = convert_time(time, state, ssr).value
+    return min(1.0, elapsed(state, time) / length) if length > 0 else 1.0
+
+
+def _counts_epochs(state: State) -> bool:
+    """Tells whether the duration of the run is in epochs."""
+    return state.max_duration is not None and state.max_duration.unit is TimeUnit.EPOCH
 
 
 def end_of_run(state: State) -> Time | None:

@@ -47,7 +47,7 @@ class StepScheduler(ComposerScheduler):
                 f"step_size={self.step_size} is no time at all in this run; it must be at least "
                 "one unit."
             )
-        return self.gamma ** int(elapsed(state, step_size.unit) / step_size.value)
+        return self.gamma ** int(elapsed(state, self.step_size) / step_size.value)
 
 
 class MultiStepScheduler(ComposerScheduler):
@@ -64,8 +64,8 @@ class MultiStepScheduler(ComposerScheduler):
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
-        milestones = [convert_time(milestone, state, ssr) for milestone in self.milestones]
-        return self.gamma ** sum(elapsed(state, m.unit) >= m.value for m in milestones)
+        passed = (convert_time(m, state, ssr).value <= elapsed(state, m) for m in self.milestones)
+        return self.gamma ** sum(passed)
 
 
 class ConstantScheduler(ComposerScheduler):
@@ -83,7 +83,7 @@ class ConstantScheduler(ComposerScheduler):
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
         t_max = convert_time(self.t_max, state, ssr)
-        return self.alpha if elapsed(state, t_max.unit) < t_max.value else 1.0
+        return self.alpha if elapsed(state, self.t_max) < t_max.value else 1.0
 
 
 class LinearScheduler(ComposerScheduler):
@@ -104,9 +104,7 @@ class LinearScheduler(ComposerScheduler):
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
-        return linear(
-            fraction_done(state, convert_time(self.t_max, state, ssr)), self.alpha_i, self.alpha_f
-        )
+        return linear(fraction_done(state, self.t_max, ssr), self.alpha_i, self.alpha_f)
 
 
 class ExponentialScheduler(ComposerScheduler):
@@ -129,7 +127,7 @@ class ExponentialScheduler(ComposerScheduler):
                 f"decay_period={self.decay_period} is no time at all in this run; it must be at "
                 "least one unit."
             )
-        return self.gamma ** (elapsed(state, period.unit) / period.value)
+        return self.gamma ** (elapsed(state, self.decay_period) / period.value)
 
 
 class CosineAnnealingScheduler(ComposerScheduler):
@@ -146,7 +144,7 @@ class CosineAnnealingScheduler(ComposerScheduler):
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
-        return cosine(fraction_done(state, convert_time(self.t_max, state, ssr)), self.alpha_f)
+        return cosine(fraction_done(state, self.t_max, ssr), self.alpha_f)
 
 
 class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
@@ -170,7 +168,7 @@ class CosineAnnealingWarmRestartsScheduler(ComposerScheduler):
             ValueError: If ``t_mult`` has shortened the fall to nothing.
         """
         t_0 = convert_time(self.t_0, state, ssr)
-        length, since_restart = t_0.value, elapsed(state, t_0.unit)
+        length, since_restart = t_0.value, elapsed(state, self.t_0)
         while length > 0 and since_restart >= length:
             since_restart -= length
             length = int(self.t_mult * length)
@@ -199,6 +197,4 @@ class PolynomialScheduler(ComposerScheduler):
 
     def __call__(self, state: State, ssr: float = 1.0) -> float:
         """Returns the multiplier now."""
-        return polynomial(
-            fraction_done(state, convert_time(self.t_max, state, ssr)), self.power, self.alpha_f
-        )
+        return polynomial(fraction_done(state, self.t_max, ssr), self.power, self.alpha_f)

@@ -41,7 +41,7 @@ class _Warmup:
                 "rounded down to a whole number in the unit of max_duration.",
                 stacklevel=3,
             )
-        if elapsed(state, t_warmup.unit) < t_warmup.value:
+        if elapsed(state, self.t_warmup) < t_warmup.value:
             return t_warmup, self.warmup_scheduler(state, ssr if self.scale_warmup else 1.0)
         return t_warmup, None
 
@@ -66,9 +66,9 @@ class _Warmup:
             )
         check_reaches_end(end, state)
         warn_of_long_warmup(t_warmup, end)
-        left = end.value - t_warmup.value
-        done = min(1.0, (elapsed(state, end.unit) - t_warmup.value) / left) if left > 0 else 0.0
-        return done, multiplier
+        since = elapsed(state, self.t_warmup) - t_warmup.value
+        way = end.value - elapsed(state, t_max) + since
+        return (min(1.0, since / way) if way > 0 else 0.0), multiplier
 
 
 class MultiStepWithWarmupScheduler(_Warmup, ComposerScheduler):
@@ -267,7 +267,7 @@ class WarmupStableDecayScheduler(_Warmup, ComposerScheduler):
             )
         if multiplier is not None:
             return multiplier
-        since = elapsed(state, end.unit) - (end.value - cooldown.value)
+        since = elapsed(state, self.t_max) - (end.value - cooldown.value)
         if since <= 0:
             return 1.0
         return _COOLDOWNS[self.shape](

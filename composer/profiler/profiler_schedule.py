@@ -48,8 +48,8 @@ def cyclic_schedule(
             return ProfilerAction.SKIP
         if position < wait + warmup:
             return ProfilerAction.WARMUP
-        length = state.dataloader_len
-        if position + 1 == cycle or (length is not None and batch + 1 >= int(length)):
+        length = state.epoch_length
+        if position + 1 == cycle or (length is not None and batch + 1 >= length):
             return ProfilerAction.ACTIVE_AND_SAVE
         return ProfilerAction.ACTIVE
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from composer.core._state_dict import put_dataset
 from composer.core.data_spec import DataSpec
 from composer.core.engine import Engine
 from composer.core.event import Event
@@ -82,13 +83,27 @@ def advance_own_generator(dataloader: Any, epochs: int, run_seed: int) -> None:
                 break
 
 
+def batches_left(dataloader: Any) -> int | None:
+    """Returns how many batches a loader has left in the epoch in which its data set was resumed.
+
+    None if the data set does not tell by its ``samples_left`` that it goes on right after the
+    samples that were taken, whatever batches are made of the others.
+    """
+    samples = getattr(getattr(dataloader, "dataset", None), "samples_left", None)
+    size = getattr(dataloader, "batch_size", None)
+    if samples is None or size is None:
+        return None
+    return samples // size if dataloader.drop_last else -(-samples // size)
+
+
 class BatchFeed:
     """Yields the batches of the current epoch from where the timestamp stands.
 
     Args:
         count_targets: counts what the loss of a batch is a mean over.
         after_skip: called once the batches of a resumed epoch that are done have been passed over,
-            with the samples that they held, or None if the data set passed over them itself.
+            with the samples that they held, or None if the data set passed over them itself, and
+            does not say how many samples that were.
     """
 
     def __init__(
@@ -113,9 +128,17 @@ class BatchFeed:
     def epoch(self) -> Iterator[tuple[Any, Counts]]:
         """Yields each batch left in the epoch with its counts; BEFORE_DATALOADER precedes each."""
         self.exhausted = False
-        done = int(self.state.timestamp.batch_in_epoch)
-        if self.state.start_of_train_dataset() and done:
-            self.after_skip(None)  # the data set itself stands at the position
+        state = self.state
+        loader: Any = state.train_dataloader
+        length = state.dataloader_len
+        state.epoch_length = None if length is None else int(length)
+        done = int(state.timestamp.batch_in_epoch)
+        stands = state.start_of_train_dataset()
+        if done and (stands or put_dataset(loader, state.timestamp)):
+            left = batches_left(loader)
+            if left is not None and state.epoch_length == len(loader):
+                state.epoch_length = done + left
+            self.after_skip(None if left is None else int(state.timestamp.sample_in_epoch))
             yield from self._draws(first=done)
             return
         drawn = samples = 0
@@ -131,11 +154,12 @@ class BatchFeed:
             self.after_skip(samples)
 
     def _draws(self, first: int) -> Iterator[tuple[Any, Counts]]:
-        state, loader = self.state, self.data_spec.dataloader
+        state, loader = self.state, self.state.train_dataloader
+        assert loader is not None
         epoch = int(state.timestamp.epoch)
         set_sampler_epoch(loader, epoch)
         seed = epoch_seed(seed_of_batches(state), epoch)
-        limit = None if state.dataloader_len is None else int(state.dataloader_len)
+        limit = state.epoch_length
         with own_random_state(seed):
             iterator = iter(loader)
         for index in itertools.count(first):

@@ -18,7 +18,7 @@ from composer.distributed.ddp import DDPSyncStrategy, ddp_no_sync, ddp_sync_cont
 from composer.distributed.deepspeed import ZeroModel
 from composer.distributed.plan import Plan
 from composer.models.base import ComposerModel
-from composer.trainer._dataloading import BatchFeed
+from composer.trainer._dataloading import BatchFeed, batches_left
 from composer.trainer._eval_loop import EvalLoop, PredictLoop
 from composer.trainer._in_step import InStep, copies_of_a_batch
 from composer.trainer._memory import AgreedAttempt
@@ -173,17 +173,41 @@ class Run:
             )
         self.restore_rng()
 
+    def _changed_batch_size(self) -> int | None:
+        """Returns the size of batches over all ranks if the checkpoint had another, else None."""
+        size = getattr(self.state.train_dataloader, "batch_size", None)
+        now = global_batch_size(size, dist.get_world_size())
+        return None if self.state.loaded_batch_size in (None, now) else now
+
     def _samples_if_batches_changed(self, saved: int) -> int:
         """Returns what as many batches hold now, for a data set that keeps its position itself.
 
         It would go on after the right sample, but the epoch, which counts batches, would end early
         or late.
         """
-        state, loader = self.state, self.train_spec and self.train_spec.dataloader
-        now = global_batch_size(getattr(loader, "batch_size", None), dist.get_world_size())
-        if now is None or state.loaded_batch_size in (None, now):
+        state, now = self.state, self._changed_batch_size()
+        if now is None:
             return saved
         return int(state.timestamp.batch_in_epoch) * now // copies_of_a_batch(state)
+
+    def count_in_present_batches(self) -> None:
+        """Lets what is scheduled in epochs count batches of the present size, if it has changed.
+
+        An epoch then has more or fewer batches than those that were trained of it.
+        """
+        state, length = self.state, self.state.dataloader_len
+        if self._changed_batch_size() is None or length is None:
+            return
+        timestamp, within = state.timestamp, 0
+        if int(timestamp.batch_in_epoch):
+            loader: Any = state.train_dataloader
+            left = batches_left(loader)
+            if left is None:
+                return  # As many batches are passed over, and the run is refused.
+            within = len(loader) - left
+        done = int(timestamp.epoch) * int(length) + within
+        state.surplus_batches = int(timestamp.batch) - done
+        state.loaded_batch_size = None  # It is counted with now.
 
     def restore_rng(self) -> None:
         """Puts the generators where the loaded checkpoint had them, once."""

@@ -74,6 +74,12 @@ class TrainLoop:
         self.engine.run_event(Event.FIT_END)
         self.evals.run_due(Event.FIT_END)
 
+    def end_pending_iteration(self) -> None:
+        """Ends an iteration that was full, and not over, when the loaded checkpoint was saved."""
+        units = (TimeUnit.EPOCH, TimeUnit.TOKEN)
+        if not self._is_done() and any(map(self._iteration_ended, units)):
+            self._end_iteration()
+
     def _is_done(self) -> bool:
         assert self.state.max_duration is not None
         return self.state.timestamp >= self.state.max_duration
@@ -96,7 +102,7 @@ class TrainLoop:
                 break
         if self.feed.exhausted and int(state.timestamp.batch) == before:
             self._refuse_endless_nothing()
-        all_taken = state.dataloader_len == int(state.timestamp.batch_in_epoch)
+        all_taken = state.epoch_length == int(state.timestamp.batch_in_epoch)
         if self.feed.exhausted or all_taken:
             self._end_epoch()
 

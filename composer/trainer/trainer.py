@@ -357,6 +357,7 @@ class Trainer:
         self._require_to_fit(duration)
         if reset_time:
             state.timestamp = Timestamp()
+            state.surplus_batches, state.loaded_batch_size = 0, None
         self._set_duration(duration)
         if self._has_finished():
             return
@@ -385,7 +386,7 @@ class Trainer:
                 "one of them."
             )
         state.set_dataloader(
-            self._run.train_spec.dataloader,
+            state.train_dataloader,
             state.dataloader_label,
             -1 if state.dataloader_len is None else state.dataloader_len,
         )
@@ -471,6 +472,8 @@ class Trainer:
         loader = run.train_spec.dataloader
         if spin_dataloaders and has_own_generator(loader):
             advance_own_generator(loader, int(state.timestamp.epoch), seed_of_batches(state))
+        loop.end_pending_iteration()
+        run.count_in_present_batches()
         if int(state.timestamp.batch_in_epoch) == 0:
             run.restore_rng()
         loop.run()

@@ -60,8 +60,7 @@ class BatchSizeWarmup(Algorithm):
         """Returns how many steps the current batch is for."""
         steps = 1
         for time, from_then_on in self.schedule.items():
-            start = convert_time(time, state)
-            if elapsed(state, start.unit) >= start.value:
+            if convert_time(time, state).value <= elapsed(state, time):
                 steps = from_then_on
         return steps
 

@@ -11,7 +11,7 @@ from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Time
-from composer.optim.schedule_time import convert_time, fraction_done
+from composer.optim.schedule_time import fraction_done
 from composer.utils.misc import unwrap_model
 
 IGNORED = -100
@@ -123,7 +123,7 @@ class SeqLengthCurriculum(Algorithm):
             state.batch = {**state.batch, "labels": labels}
 
     def _done(self, state: State) -> float:
-        return fraction_done(state, convert_time(Time.from_duration(self.duration), state))
+        return fraction_done(state, Time.from_duration(self.duration))
 
     def _pieces(self, state: State) -> int:
         length = state.batch["input_ids"].shape[1]

@@ -8,6 +8,7 @@ import torch
 from composer.algorithms.utils.autocast import autocast_of
 from composer.core.algorithm import Algorithm
 from composer.core.event import Event
+from composer.core.intervals import present_batches
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import TimeUnit
@@ -172,14 +173,15 @@ class SeqLengthWarmup(Algorithm):
 
     def _length(self, state: State) -> int:
         updates = (self.max_seq_length - self.min_seq_length) // self.step_size
-        warmup = int(_num_batches(state) * self.duration)
+        batches, done = _run_in_batches(state)
+        warmup = int(batches * self.duration)
         if warmup < max(updates, 1):
             raise ValueError(
                 f"duration={self.duration} is {warmup} batches of this run, and the length is to "
                 f"grow {updates} times in them: make duration or step_size={self.step_size} "
                 "larger, or leave SeqLengthWarmup out"
             )
-        grown = int(state.timestamp.batch) // (warmup // max(updates, 1))
+        grown = done // (warmup // max(updates, 1))
         return min(self.min_seq_length + self.step_size * grown, self.max_seq_length)
 
     def _reserve_memory(self, state: State) -> None:
@@ -200,15 +202,16 @@ class SeqLengthWarmup(Algorithm):
         self._has_reserved_memory = True
 
 
-def _num_batches(state: State) -> int:
+def _run_in_batches(state: State) -> tuple[int, int]:
+    """Returns how many batches the run has, and how many of them are done."""
     duration = state.max_duration
     assert duration is not None, "training has a duration"
     if duration.unit is TimeUnit.BATCH:
-        return int(duration)
+        return int(duration), int(state.timestamp.batch)
     if duration.unit is not TimeUnit.EPOCH or state.dataloader_len is None:
         raise NotImplementedError(
             f"SeqLengthWarmup counts batches, and max_duration={duration} does not say how many "
             "there are; give it in batches (ba), or in epochs (ep) of a dataloader that has a "
             "length"
         )
-    return int(duration) * int(state.dataloader_len)
+    return int(duration) * int(state.dataloader_len), present_batches(state)

@@ -11,7 +11,7 @@ from composer.core.event import Event
 from composer.core.logger import Logger
 from composer.core.state import State
 from composer.core.time import Time
-from composer.optim.schedule_time import convert_time, fraction_done
+from composer.optim.schedule_time import fraction_done
 
 
 class TokenDropper:
@@ -196,6 +196,6 @@ class TokenDropping(Algorithm):
         if event is Event.FIT_END:
             self.dropper.kept = 1.0
             return
-        done = fraction_done(state, convert_time(Time.from_duration(self.duration), state))
+        done = fraction_done(state, Time.from_duration(self.duration))
         self.dropper.kept = self.initial_kept + (1 - self.initial_kept) * done
         logger.log_metrics({"token_dropping/kept": self.dropper.kept})

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -289,7 +290,12 @@ def _is_killed(folder: str, save_async: bool) -> None:
     def write_half(self: Any, plan: Any, planner: Any) -> Any:
         done = write(self, plan, planner)
         if "ba4" in str(self.path):
-            os.truncate(Path(self.path, f"__{dist.get_global_rank()}_0.distcp"), 99)
+            rank = dist.get_global_rank()
+            os.truncate(Path(self.path, f"__{rank}_0.distcp"), 99)
+            # Both at once: one that outlived the other would tidy up behind its failed save.
+            Path(f"{folder}-{rank}").touch()
+            while not Path(f"{folder}-{1 - rank}").exists():
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 

@@ -37,6 +37,7 @@ def _state(max_duration, batch=0, dataloader_len=GOLDEN["batches_per_epoch"], op
         max_duration=None if max_duration is None else Time.from_input(max_duration),
         timestamp=timestamp,
         dataloader_len=None if dataloader_len is None else Time(dataloader_len, "ba"),
+        surplus_batches=0,
         optimizers=list(optimizers),
     )
 
@@ -158,6 +159,22 @@ def test_convert_time():
 def test_periods_of_nothing_are_refused(scheduler):
     with pytest.raises(ValueError, match="no time at all"):
         scheduler(_state("10ba"))
+
+
+@pytest.mark.parametrize("duration", ["40ba", "160sp"])
+def test_times_in_epochs_count_batches_of_the_present_size(duration):
+    def at(batch, scheduler):
+        state = _state(duration, batch)
+        state.surplus_batches = 10  # as if 3 epochs had taken 25 batches
+        return scheduler(state)
+
+    step, milestone = optim.StepScheduler("1ep", 0.5), optim.MultiStepScheduler(["1ep"], 0.5)
+    assert [at(batch, step) for batch in (14, 15, 20)] == [1, 0.5, 0.25]
+    assert [at(batch, milestone) for batch in (14, 15, 20)] == [1, 0.5, 0.5]
+    assert at(14, optim.MultiStepScheduler(["14ba"], 0.5)) == 0.5
+    if duration == "40ba":
+        warmup = optim.LinearWithWarmupScheduler("1ep")
+        assert [at(batch, warmup) for batch in (12, 15, 20, 40)] == [0.4, 1, 0.8, 0]
 
 
 def test_a_schedule_is_a_composer_scheduler():

@@ -16,6 +16,7 @@ def value(scheduler: Any, batch: int, duration: str = "100ba", ssr: float = 1.0)
         timestamp=Timestamp(batch=batch, token=10 * batch),
         max_duration=Time.from_timestring(duration),
         dataloader_len=Time.from_batch(25),
+        surplus_batches=0,
     )
     return scheduler(state, ssr)
 

@@ -18,7 +18,7 @@ def actions(schedule, length=10, resumed_at=0, known_length=None):
             schedule(
                 SimpleNamespace(
                     timestamp=SimpleNamespace(batch_in_epoch=batch),
-                    dataloader_len=known_length,
+                    epoch_length=known_length,
                     profiler=SimpleNamespace(resumption_batch_idx=resumed_at),
                 )
             )

@@ -1,5 +1,6 @@
 """A run over a StreamingDataset that was stopped and resumed equals the unbroken run (B33-B41)."""
 
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from composer.core.callback import Callback
+from composer.core.event import Event
+from composer.core.intervals import create_interval_scheduler
+from composer.core.logger import Logger
+from composer.core.state import State
 from composer.models.base import ComposerModel
+from composer.optim.schedules import LinearScheduler
 from composer.trainer.trainer import Trainer
 from composer.utils import dist
 from streaming import StreamingDataLoader, StreamingDataset
@@ -152,12 +159,175 @@ def test_b41_another_number_of_ranks_sees_the_same_global_batches(
         assert all(one == [whole[stop:]] * 2 for one in told)
 
 
-@pytest.mark.filterwarnings("ignore:The checkpoint has the random states of 2 ranks")
-def test_b41_another_global_batch_within_an_epoch_is_refused(
-    folder: str, saved: tuple[Path, list[list[int]]]
+def flat(batches: list[list[int]]) -> list[int]:
+    return [number for batch in batches for number in batch]
+
+
+def counters(trainer: Trainer) -> tuple[int, int, int]:
+    """Epochs, samples and batches."""
+    now = trainer.state.timestamp
+    return int(now.epoch), int(now.sample), int(now.batch)
+
+
+@pytest.mark.parametrize(("size", "duration"), [(8, "2ep"), (16, "2ep"), (5, "2ep"), (5, "48sp")])
+def test_another_global_batch_goes_on_after_the_same_sample(
+    size: int, duration: str, folder: str, tmp_path: Path
 ) -> None:
-    for kind in ("files", "shards"):
-        for size in (4, 16):
-            path = checkpoint_at(saved[0] / kind, 2)
-            with pytest.raises(ValueError, match=f"after 16 samples in 2 batches.*hold {2 * size}"):
-                run(loader(folder, size=size), load_path=path)
+    whole = run(loader(folder), save_folder=str(tmp_path / "saves")).seen
+    for stop in (2, 3, 6, 11):
+        how = {"max_duration": duration, "save_folder": str(tmp_path / f"{size}-{stop}")}
+        path = checkpoint_at(tmp_path / "saves", stop)
+        trainer, model = make(loader(folder, size=size), load_path=path, **how)
+        trainer.fit()
+        trainer.close()
+        assert flat(model.seen) == flat(whole[stop:]), stop
+        assert counters(trainer) == (2, 2 * SAMPLES, stop + len(model.seen))
+        # And once more, with batches of the first size again.
+        path = checkpoint_at(how["save_folder"], stop + 1)
+        trainer, third = make(loader(folder), load_path=path, max_duration=duration)
+        if counters(trainer)[1] < 2 * SAMPLES:
+            trainer.fit()
+            assert counters(trainer)[:2] == (2, 2 * SAMPLES)
+        trainer.close()
+        assert flat(third.seen) == flat(model.seen[1:]), stop
+
+
+class Rates(Callback):
+    """Notes the learning rate of each batch, and the samples before it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, float]] = []
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        rate = state.optimizers[0].param_groups[0]["lr"]
+        self.seen.append((int(state.timestamp.sample), rate))
+
+
+@pytest.mark.parametrize(("size", "stop"), [(8, 2), (8, 6), (2, 8)])
+def test_schedules_in_epochs_keep_their_place_under_another_global_batch(
+    size: int, stop: int, folder: str, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"max_duration": "2ep", "schedulers": LinearScheduler()}
+    run(loader(folder), save_folder=str(tmp_path), callbacks=Rates(), **how)
+    path = checkpoint_at(tmp_path, stop)
+    for number in (1, 2):  # The second time with batches of the same size as the first.
+        rates, saves = Rates(), tmp_path / str(number)
+        run(
+            loader(folder, size=size),
+            load_path=path,
+            callbacks=rates,
+            save_folder=str(saves),
+            **how,
+        )
+        # Schedulers step before the clock does, so that a batch has the rate of the one before it.
+        for (samples, _), (_, rate) in itertools.pairwise(rates.seen):
+            assert rate == pytest.approx(0.01 * (1 - samples / (2 * SAMPLES))), samples
+        path = checkpoint_at(saves, stop + number)
+
+
+class Moments(Callback):
+    """Notes at which batches a part of the run is over, and the last of an epoch that is known."""
+
+    def __init__(self, interval: str) -> None:
+        self.is_due = create_interval_scheduler(interval)
+        self.due: list[int] = []
+        self.last: list[int] = []
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        if self.is_due(state, Event.BATCH_CHECKPOINT):
+            self.due.append(int(state.timestamp.batch))
+        if int(state.timestamp.batch_in_epoch) == state.epoch_length:
+            self.last.append(int(state.timestamp.batch))
+
+
+def test_parts_of_a_run_of_epochs_count_batches_of_the_present_size(
+    folder: str, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"max_duration": "2ep", "callbacks": Moments("0.5dur")}
+    run(loader(folder), save_folder=str(tmp_path), **how)
+    path = checkpoint_at(tmp_path, 2)  # 2 of 4 samples are one of 8, of 6 in the run.
+    moments = how["callbacks"] = Moments("0.5dur")
+    run(loader(folder, size=8), load_path=path, **how)
+    assert (moments.due, moments.last) == ([4, 7], [4, 7])
+
+
+@pytest.mark.parametrize("ignored", [None, ["state/timestamp", "state/dataset_state"]])
+def test_a_clock_that_starts_anew_has_no_surplus(
+    ignored: list[str] | None, folder: str, tmp_path: Path
+) -> None:
+    run(loader(folder), max_duration="2ep", save_folder=str(tmp_path / "first"))
+    path = checkpoint_at(tmp_path / "first", 2)
+    how: dict[str, Any] = {"max_duration": "2ep", "save_folder": str(tmp_path / "second")}
+    how["save_overwrite"] = True
+    trainer, _ = make(loader(folder, size=8), load_path=path, **how)
+    trainer.fit()
+    assert trainer.state.surplus_batches == 1
+    if ignored is None:
+        trainer.fit(duration="1ep", reset_time=True)
+    trainer.close()
+    if ignored is not None:
+        path = checkpoint_at(tmp_path / "second", 5)
+        trainer, _ = make(loader(folder, size=8), load_path=path, load_ignore_keys=ignored)
+        trainer.close()
+    assert (trainer.state.surplus_batches, trainer.state.loaded_batch_size) == (0, None)
+
+
+def test_a_subset_of_batches_counts_those_of_both_sizes(folder: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"train_subset_num_batches": 4, "max_duration": "2ep"}
+    whole = run(loader(folder), save_folder=str(tmp_path), **how).seen
+    rest = run(loader(folder, size=2), load_path=checkpoint_at(tmp_path, 3), **how).seen
+    assert rest[0] == whole[3][:2] and flat(rest[1:]) == flat(whole[4:6])
+
+
+def test_an_order_that_depends_on_batches_refuses_others(folder: str, tmp_path: Path) -> None:
+    def mosaic(size: int) -> DataLoader:
+        dataset = StreamingDataset(local=folder, shuffle=True, batch_size=size, order="mosaic")
+        return DataLoader(dataset, batch_size=size)
+
+    run(mosaic(4), save_folder=str(tmp_path))
+    with pytest.raises(ValueError, match="after 8 samples in 2 batches.*hold 16"):
+        run(mosaic(8), load_path=checkpoint_at(tmp_path, 2))
+
+
+def test_batches_of_one_stream_go_on_at_a_whole_one_or_not_at_all(
+    folder: str, tmp_path: Path
+) -> None:
+    def whole(size: int) -> DataLoader:
+        how: dict[str, Any] = {"batching_method": "per_stream", "on_mixture_change": "record"}
+        return DataLoader(StreamingDataset(local=folder, batch_size=size, **how), batch_size=size)
+
+    run(whole(4), save_folder=str(tmp_path))
+    rest = run(whole(8), load_path=checkpoint_at(tmp_path, 2), max_duration="1ep").seen
+    assert flat(rest) == list(range(8, 24))
+    with pytest.raises(ValueError, match="after 12 samples in 3 batches.*hold 24"):
+        run(whole(8), load_path=checkpoint_at(tmp_path, 3))
+
+
+def test_training_in_pieces_goes_on_within_the_epoch(folder: str) -> None:
+    whole = run(loader(folder)).seen
+    for workers in (0, 2):
+        trainer, model = make(loader(folder, workers=workers), max_duration="2ba")
+        for more in (3, 1, 6):
+            trainer.fit(duration=f"{more}ba") if model.seen else trainer.fit()
+        trainer.close()
+        assert model.seen == whole[: len(model.seen)] and len(model.seen) == 9
+
+
+def _all_of(folder: str, size: int, path: str) -> list[list[int]]:
+    warnings.filterwarnings("ignore", message="The checkpoint has the random states of")
+    model = run(loader(folder, "streaming", size=size), load_path=path, max_duration="2ep")
+    return [sorted(sum(parts, [])) for parts in zip(*dist.all_gather_object(model.seen))]
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint has the random states of 2 ranks")
+@pytest.mark.parametrize("kind", ["files", "shards"])
+def test_another_global_batch_on_other_ranks(
+    kind: str, folder: str, saved: tuple[Path, list[list[int]]]
+) -> None:
+    saves, whole = saved  # 6 batches of 8 on 2 ranks, of which 2 are done
+    path = checkpoint_at(saves / kind, 2)
+    single = run(loader(folder, size=16), load_path=path, max_duration="2ep").seen
+    assert [len(batch) for batch in single] == [8, 16, 8]
+    double = run_ranks(_all_of, 2, folder, 16, path)[0]
+    assert [sorted(batch) for batch in single] == double
+    assert double == [whole[2], sorted(whole[3] + whole[4]), whole[5]]
