@@ -64,7 +64,12 @@ def _in_module(module: ModuleType, rows: list[str]) -> Iterator[tuple[str, str]]
             continue
         name = re.match(r"\w+", rest)
         assert name is not None, row
-        owner = getattr(module, name[0], None)
+        try:
+            owner = getattr(module, name[0], None)
+        except ImportError as error:  # a name that is refused in words
+            owner = None
+            yield name[0], str(error)
+            continue
         if owner is None:
             yield name[0], f"is missing ({row})"
         elif kind == "const":

@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from streaming.base.dataset import StreamingDataset
+from streaming.base.handover import HandOver, forget_ended
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -36,10 +37,11 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{dataset.batch_size}. They must be equal for ranks and workers to get whole "
                 "batches: pass the same, or leave the dataset's out."
             )
+        dataset.drop_partial, samples = False, len(dataset)
         dataset.drop_partial = self.drop_last
-        if self.drop_last and len(dataset) < batch_size:
+        if self.drop_last and samples < batch_size:
             raise ValueError(
-                f"drop_last=True leaves nothing: a rank gets {len(dataset)} samples in an epoch, "
+                f"drop_last=True leaves nothing: a rank gets {samples} samples in an epoch, "
                 f"which is less than its batch of {batch_size}. Use a smaller batch, fewer ranks "
                 "or drop_last=False."
             )
@@ -50,9 +52,22 @@ class StreamingDataLoader(DataLoader[Any]):
         self.num_samples_yielded = 0
         if isinstance(self.dataset, StreamingDataset):
             self.dataset.drop_partial = self.drop_last
-        for batch in super().__iter__():
-            self.num_samples_yielded += self.batch_size or 1
-            yield batch
+        try:
+            for batch in self._begin():
+                self.num_samples_yielded += self.batch_size or 1
+                yield batch
+        finally:
+            forget_ended()
+
+    def _begin(self) -> Iterator[Any]:
+        """Torch's iterator, the workers of which hand their batches over."""
+        if not self.num_workers:
+            return super().__iter__()
+        collate, self.collate_fn = self.collate_fn, HandOver(self.collate_fn)
+        try:
+            return super().__iter__()
+        finally:
+            self.collate_fn = collate
 
     def state_dict(self) -> dict[str, Any] | None:
         """What must be kept to go on after the last batch that was handed out."""

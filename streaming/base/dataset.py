@@ -1,10 +1,12 @@
 """StreamingDataset: shards from anywhere, in an order that does not depend on who loads them."""
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from streaming.base.array import Array
@@ -13,7 +15,7 @@ from streaming.base.constant import DEFAULT_TIMEOUT
 from streaming.base.format.reader import Reader
 from streaming.base.mosaic import MosaicPlan
 from streaming.base.order.epoch import BATCHING_METHODS
-from streaming.base.plan import ExactPlan, Loading, OrderOptions, OrderPlan
+from streaming.base.plan import ON_MIXTURE_CHANGE, ExactPlan, Loading, OrderOptions, OrderPlan
 from streaming.base.prefetch import Prefetcher
 from streaming.base.progress import Progress, Start
 from streaming.base.registry_utils import construct_from_registry
@@ -49,7 +51,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
         validate_hash: Name of the checksum to verify.
         keep_zip: Whether compressed files stay beside their unpacked form.
         epoch_size: Samples of an epoch, as a number or a text such as ``1.5m``.
-        predownload: How many samples ahead a worker fetches shards; default 8 batches.
+        predownload: How many samples ahead a worker fetches shards; default 8 batches, and at
+            least two shards.
         cache_limit: Bytes (or text such as ``100gb``) that fetched shards may take on this node.
         sampling_method: ``balanced`` takes other samples each epoch where it takes not all of a
             stream, ``fixed`` the same.
@@ -61,15 +64,28 @@ class StreamingDataset(Array, IterableDataset[Any]):
         shuffle_algo: For ``order="mosaic"``.
         shuffle_seed: Seed of the order.
         shuffle_block_size: Samples that are mixed with each other; bounds the shards in use.
-        batching_method: ``random`` mixes the streams at random; ``stratified`` weaves them evenly,
-            so that each batch holds each in its share; ``per_stream`` and ``device_per_stream``
-            take each global or device batch from one stream.
+        batching_method: ``random`` mixes the streams at random; ``stratified`` weaves them evenly
+            (of n streams, each whole global batch holds each in its share p, to within
+            1 + p (n - 2) samples, and at least once); ``per_stream`` and ``device_per_stream`` take
+            each global or device batch from one stream.
         allow_unsafe_types: Whether columns may run code that their author put there (``pkl``).
         replication: How many consecutive ranks get the same samples.
         stream_name: Registered name of the class of the only stream.
         stream_config: Further arguments of it.
         order: ``exact``, or ``mosaic`` for the orders of mosaicml-streaming.
+        on_mixture_change: What happens when a loaded state is of another mixture (streams, weights,
+            sizes, shuffling, batching): ``error``, or ``record``, which goes on at the same sample
+            of the new mixture, and keeps in log and states that it did.
+        max_seq_len: For streams that do not say, as the next two: tokens of a sample, of flat token
+            files.
+        token_encoding_type: Number type of flat token files that do not say it themselves.
+        columns: Columns to take of Parquet, JSONL and other rows, as of :class:`Stream`.
     """
+
+    packed_as: str | None = None
+    """What a subclass packs samples into, as a text that changes with any row; None without."""
+    own_options: tuple[str, ...] = ()
+    """Which of max_seq_len, token_encoding_type and columns mean something to a subclass itself."""
 
     def __init__(
         self,
@@ -100,7 +116,12 @@ class StreamingDataset(Array, IterableDataset[Any]):
         stream_name: str = "stream",
         stream_config: dict[str, Any] | None = None,
         order: str = "exact",
+        on_mixture_change: str = "error",
+        max_seq_len: int | None = None,
+        token_encoding_type: str | None = None,
+        columns: Any = None,
     ) -> None:
+        self.download_retry, self.download_timeout = download_retry, download_timeout
         self.predownload = predownload
         self.cache_limit = cache_limit if cache_limit is None else bytes_to_int(cache_limit)
         self.sampling_method, self.sampling_granularity = sampling_method, sampling_granularity
@@ -109,6 +130,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.shuffle_seed, self.shuffle_block_size = shuffle_seed, shuffle_block_size
         self.batching_method, self.allow_unsafe_types = batching_method, allow_unsafe_types
         self.replication, self.order = replication, order
+        self.on_mixture_change = on_mixture_change
         self._check_arguments()
         self._world = World.detect()
         self._replicated = self._world.replicate(1 if replication is None else replication)
@@ -123,15 +145,18 @@ class StreamingDataset(Array, IterableDataset[Any]):
             "validate_hash": validate_hash,
             "keep_zip": keep_zip,
         }
-        self.streams = _open_streams(streams, stream_name, stream_config, defaults)
+        options: dict[str, Any] = {
+            "max_seq_len": max_seq_len,
+            "token_encoding_type": token_encoding_type,
+            "columns": columns,
+        }
+        self.streams = _open_streams(streams, stream_name, stream_config, defaults, options)
         self.num_streams = len(self.streams)
         self._set_shards()
+        self._check_used(options)
         size = number_abbrev_to_int(epoch_size) if epoch_size else None
         samples = self.samples_per_stream.tolist()
         self.epoch_size = apply_weights(self.streams, samples, size, shuffle_seed)
-        self._cache = ShardCache(
-            self.shards, self.streams, self.stream_per_shard.tolist(), self.cache_limit
-        )
         self._plan = self._build_plan()
         if batch_size is not None:
             self._plan.num_places(self._loading())  # Says now if streams are too small for it.
@@ -150,6 +175,11 @@ class StreamingDataset(Array, IterableDataset[Any]):
             )
         if self.order not in _PLANS:
             raise ValueError(f"Invalid order: {self.order}. Must be one of {', '.join(_PLANS)}.")
+        if self.on_mixture_change not in ON_MIXTURE_CHANGE:
+            raise ValueError(
+                f"Invalid on_mixture_change: {self.on_mixture_change}. Must be one of "
+                f"{', '.join(ON_MIXTURE_CHANGE)}."
+            )
         bounds = {"sampling_granularity": 1, "shuffle_seed": 0, "batch_size": 1}
         bounds |= {"predownload": 0, "shuffle_block_size": 1}
         for name, least in bounds.items():
@@ -164,21 +194,37 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 stacklevel=3,
             )
 
+    def _check_used(self, options: dict[str, Any]) -> None:
+        """Refuses a setting of rows that no stream heeds."""
+        for name in options.keys() - self.own_options:
+            if options[name] is not None and not any(name in one.options for one in self.shards):
+                raise ValueError(
+                    f"`{name}` has no effect: all streams have samples of their own kind. Leave it "
+                    "out."
+                )
+
     def _set_shards(self) -> None:
         """Reads the indexes of all streams and numbers their shards and samples."""
         self.shards: list[Reader] = []
-        shards_per_stream, samples_per_stream = [], []
+        shards_per_stream = []
         for stream in self.streams:
             shards = stream.get_shards(self._world, self.allow_unsafe_types)
             shards_per_stream.append(len(shards))
-            samples_per_stream.append(sum(map(len, shards)))
             self.shards += shards
         self.num_shards = len(self.shards)
-        self.samples_per_shard = np.array([len(shard) for shard in self.shards], np.int64)
         self.shards_per_stream = np.array(shards_per_stream, np.int64)
-        self.samples_per_stream = np.array(samples_per_stream, np.int64)
         self.stream_per_shard = np.repeat(np.arange(self.num_streams), self.shards_per_stream)
         self.shard_offset_per_stream = self.shards_per_stream.cumsum() - self.shards_per_stream
+        self._cache = ShardCache(
+            self.shards, self.streams, self.stream_per_shard.tolist(), self.cache_limit
+        )
+        self._number_samples(np.array([len(shard) for shard in self.shards], np.int64))
+
+    def _number_samples(self, samples_per_shard: NDArray[np.int64]) -> None:
+        """Numbers what an epoch is made of, shard by shard."""
+        self.samples_per_shard = samples_per_shard
+        by_stream = np.split(samples_per_shard, self.shard_offset_per_stream[1:])
+        self.samples_per_stream = np.array([sizes.sum() for sizes in by_stream], np.int64)
         self.sample_offset_per_stream = self.samples_per_stream.cumsum() - self.samples_per_stream
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
         self.spanner = Spanner(self.samples_per_shard)
@@ -194,6 +240,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
             partition_algo=self.partition_algo,
             num_canonical_nodes=self.num_canonical_nodes,
             batching_method=self.batching_method,
+            on_mixture_change=self.on_mixture_change,
+            packing=self.packed_as,
         )
         sizes = np.split(self.samples_per_shard, self.shard_offset_per_stream[1:])
         return _PLANS[self.order](options, sizes, [stream.choose or 0 for stream in self.streams])
@@ -206,6 +254,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 "the DataLoader): the order needs it to give each rank whole batches."
             )
         return Loading(self._replicated.detect_workers(), self.batch_size, self.drop_partial)
+
+    def _loading_if_known(self) -> Loading | None:
+        return None if self.batch_size is None else self._loading()
 
     @property
     def size(self) -> int:
@@ -233,6 +284,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
         return self._plan.own_samples(self._progress.current(), self._loading())
 
     @property
+    def samples_left(self) -> int | None:
+        """How many samples this rank takes of the epoch, from where that was begun or resumed.
+
+        It is None if an epoch cannot be resumed exactly with batches of another size.
+        """
+        return self._plan.samples_left(self._progress.current(), self._loading())
+
+    @property
     def next_epoch(self) -> int:
         """Number of the epoch that begins next."""
         return self._progress.next_epoch
@@ -254,14 +313,17 @@ class StreamingDataset(Array, IterableDataset[Any]):
             sample_id: Number among the distinct samples of all streams.
             retry: How often to try again when another process removes the shard in between.
         """
-        number, offset = self.spanner[sample_id]
+        return self._read(*self.spanner[sample_id], retry)
+
+    def _read(self, number: int, offset: int, retry: int = 7) -> Any:
+        """The sample at a place in a shard."""
         for _ in range(retry):
             try:
-                return self._cache.get(number).read(offset)
+                return self._cache.read(number, offset)
             except FileNotFoundError:
                 continue
         try:
-            return self._cache.get(number).read(offset)
+            return self._cache.read(number, offset)
         except FileNotFoundError as error:
             raise RuntimeError(
                 f"Shard {number} was removed as often as it was made ready, {retry + 1} times: "
@@ -281,11 +343,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def _iterate(self, start: Start, loading: Loading) -> Iterator[Any]:
         chunks = self._plan.sample_ids(start, loading)
         if any(stream.has_source for stream in self.streams):
-            distance = self.predownload
-            if distance is None:
-                distance = 8 * loading.batch_size
-            ends = self.spanner.shard_bounds[1:]
-            for sample_id in Prefetcher(self._cache.prepare, ends, distance)(chunks):
+            prefetcher = Prefetcher(
+                self._cache,
+                self.shards_behind,
+                self.spanner.shard_bounds[1:],
+                self.predownload,
+                loading.batch_size,
+            )
+            for sample_id in prefetcher(chunks):
                 yield self[sample_id]
             return
         for chunk in chunks:
@@ -297,9 +362,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
         Unlike ``state_dict`` it counts this rank's samples, and gives the same on every rank.
         """
-        start = self._progress.current()
-        place = self._plan.place_after(start, self._loading(), num_samples)
-        return self._plan.state(start, place)
+        start, loading = self._progress.current(), self._loading()
+        place = self._plan.place_after(start, loading, num_samples)
+        return self._plan.state(start, place, loading)
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
         """What must be kept to go on after ``num_samples`` samples, counted over all ranks.
@@ -311,22 +376,31 @@ class StreamingDataset(Array, IterableDataset[Any]):
         """
         start = self._progress.current()
         sample = int(num_samples) + (0 if from_beginning else start.sample)
-        return self._plan.state(start, sample)
+        return self._plan.state(start, sample, self._loading_if_known())
 
     def load_state_dict(self, obj: dict[str, Any]) -> None:
         """Makes the next iteration go on where a state says.
 
-        A state from before the first iteration (with a negative epoch) changes nothing.
+        A state from before the first iteration (with a negative epoch) changes nothing. The state's
+        seed counts, not the dataset's.
+
+        Raises:
+            ValueError: if it is of another mixture, unless ``on_mixture_change="record"``.
         """
         if obj["epoch"] < 0:
             return
-        start = self._plan.start_from(obj, self.shuffle_seed)
+        start = self._plan.start_from(obj, self.shuffle_seed, self._loading_if_known())
         self.shuffle_seed = start.seed
         self._progress.load(start)
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:
         """Makes a shard's files ready; ``blocking`` is kept for old callers and always so."""
-        self._cache.prepare(shard_id)
+        for number in self.shards_behind(shard_id):
+            self._cache.prepare(number)
+
+    def shards_behind(self, shard_id: int) -> Sequence[int]:
+        """Which shards must be there to read a shard of the order: itself, but for packed rows."""
+        return (shard_id,)
 
     def evict_shard(self, shard_id: int) -> None:
         """Removes a shard's files as far as they can be had again."""
@@ -342,19 +416,20 @@ def _open_streams(
     stream_name: str,
     stream_config: dict[str, Any] | None,
     defaults: dict[str, Any],
+    options: dict[str, Any],
 ) -> list[Stream]:
     """The streams, with what they leave open filled in."""
     has_paths = bool(defaults["remote"] or defaults["local"])
     if bool(streams) == has_paths:
         raise ValueError("You must provide either `streams` or `remote`/`local`, but not both.")
     if streams:
-        opened = list(streams)
+        opened = [copy.copy(stream) for stream in streams]  # A caller's own stay as they are.
         for stream in opened:
-            stream.apply_default(defaults)
+            stream.apply_default({**defaults, **options})
     else:
         config = {**(stream_config or {}), **defaults}
         opened = [construct_from_registry(stream_name, streams_registry, config)]
-        opened[0].apply_default(defaults)
+        opened[0].apply_default({**defaults, **options})
     seen: dict[str, Stream] = {}
     for stream in opened:
         folder = stream.folder

@@ -13,7 +13,8 @@ from streaming.base.store import is_remote, open_store
 
 INDEX_VERSION = 2
 
-_FILE_KEYS = ("raw_data", "zip_data", "raw_meta", "zip_meta")
+FILE_KEYS = ("raw_data", "zip_data", "raw_meta", "zip_meta")
+"""Where a shard's record says something about a file."""
 
 
 def get_index_basename() -> str:
@@ -44,7 +45,8 @@ def parse_index(text: bytes, filename: str) -> list[dict[str, Any]]:
     version = obj.get("version")
     if version != INDEX_VERSION:
         raise ValueError(
-            f"Unsupported streaming data version: {version}. Expected version {INDEX_VERSION}."
+            f"Unsupported streaming data version: {version}. Expected version {INDEX_VERSION}. "
+            f"Index file at {filename}: write the dataset again with this or a later MDSWriter."
         )
     return obj["shards"]
 
@@ -161,7 +163,7 @@ def _merge(
         root = (remote or local) if is_remote(url) else local
         folder, records = _read_index(url, root, timeout)
         for record in records:
-            for key in _FILE_KEYS:
+            for key in FILE_KEYS:
                 if record.get(key):
                     name = PurePosixPath(folder, record[key]["basename"])
                     record[key] = {**record[key], "basename": str(name)}

@@ -124,6 +124,11 @@ class MosaicPlan:
                 f"Invalid shuffle algorithm: {options.shuffle_algo}. Must be one of "
                 f"{', '.join(sorted(shuffle_algos))}."
             )
+        if options.on_mixture_change != "error":
+            raise ValueError(
+                f"on_mixture_change={options.on_mixture_change!r} has no effect with "
+                "order='mosaic', whose states do not say what the mixture was. Leave it out."
+            )
         self._options, self._shard_sizes, self._choose = options, shard_sizes, choose
 
     def num_places(self, loading: Loading) -> int:
@@ -148,6 +153,10 @@ class MosaicPlan:
         """Returns None: the repeats of this order lie anywhere and are not told apart."""
         return None
 
+    def samples_left(self, start: Start, loading: Loading) -> int | None:
+        """Returns None: where nodes do not divide the canonical ones batches must stay the same."""
+        return None
+
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         return (
@@ -163,7 +172,7 @@ class MosaicPlan:
         by_node = -(-max(0, cells - start.sample) // world.num_nodes)
         return -(-by_node // world.ranks_per_node)
 
-    def state(self, start: Start, sample: int) -> dict[str, Any]:
+    def state(self, start: Start, sample: int, loading: Loading | None) -> dict[str, Any]:
         """What must be kept to go on at this place of the epoch."""
         world = World.detect()
         return {
@@ -174,9 +183,9 @@ class MosaicPlan:
             "initial_physical_nodes": start.initial_physical_nodes or world.num_nodes,
         }
 
-    def start_from(self, state: dict[str, Any], seed: int) -> Start:
+    def start_from(self, state: dict[str, Any], seed: int, loading: Loading | None) -> Start:
         """Where a kept state says to go on."""
-        if state.get("order", self.name) != self.name:
+        if state.get("order", self.name) != self.name and state["sample_in_epoch"]:
             warnings.warn(
                 "The loaded state is of order='exact', so the epoch goes on at sample "
                 f"{state['sample_in_epoch']} of a different permutation: some of its samples come "

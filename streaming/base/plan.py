@@ -1,5 +1,6 @@
 """What a dataset asks of its order: sample numbers for a worker, and states to resume from."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.base.constant import DEFAULT_SHUFFLE_BLOCK
+from streaming.base.distributed import get_rank
 from streaming.base.order.epoch import Mixture, check_batching, epoch_length, order
+from streaming.base.order.record import describe, differences
 from streaming.base.order.sequence import StreamDraw
 from streaming.base.order.slices import Slicer
 from streaming.base.progress import Start
 from streaming.base.world import World
+
+log = logging.getLogger(__name__)
+
+ON_MIXTURE_CHANGE = ("error", "record")
 
 _warned: set[str] = set()
 
@@ -37,6 +44,8 @@ class OrderOptions:
     partition_algo: str
     num_canonical_nodes: int | None
     batching_method: str
+    on_mixture_change: str = "error"
+    packing: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,15 +72,19 @@ class OrderPlan(Protocol):
         """How many samples the rank loads before those that repeat others; None if none does."""
         ...
 
+    def samples_left(self, start: Start, loading: Loading) -> int | None:
+        """How many samples the rank takes from ``start`` on; None if other batches change that."""
+        ...
+
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         ...
 
-    def state(self, start: Start, sample: int) -> dict[str, Any]:
+    def state(self, start: Start, sample: int, loading: Loading | None) -> dict[str, Any]:
         """What must be kept to go on at this place of the epoch."""
         ...
 
-    def start_from(self, state: dict[str, Any], seed: int) -> Start:
+    def start_from(self, state: dict[str, Any], seed: int, loading: Loading | None) -> Start:
         """Where a kept state says to go on."""
         ...
 
@@ -103,29 +116,37 @@ class ExactPlan:
             sampling_method=options.sampling_method,
             granularity=options.sampling_granularity,
             batching_method=options.batching_method,
+            packing=options.packing,
         )
-        self._fingerprint = self._mixture.fingerprint()
+        self._records_changes = options.on_mixture_change == "record"
+        self._changes: list[list[Any]] = []
 
     def mixture(self, loading: Loading) -> Mixture:
         """What an epoch is made of, for these batches."""
-        mixture = replace(
-            self._mixture, batch_size=loading.batch_size, num_ranks=loading.world.num_ranks
-        )
+        mixture = self._in_batches(loading)
         check_batching(mixture)
         return mixture
 
+    def _in_batches(self, loading: Loading | None) -> Mixture:
+        if loading is None:
+            return self._mixture
+        return replace(
+            self._mixture, batch_size=loading.batch_size, num_ranks=loading.world.num_ranks
+        )
+
     def num_places(self, loading: Loading) -> int:
-        """Samples of an epoch over all ranks."""
-        return epoch_length(self.mixture(loading))
+        """Samples of an epoch over all ranks, less those of a last batch that is left out."""
+        total = epoch_length(self.mixture(loading))
+        left_out = total % (loading.batch_size * loading.world.num_ranks)
+        return total - left_out if loading.drop_partial else total
 
     def slicer(self, start: Start, loading: Loading) -> Slicer:
         """How the epoch is cut into batches from its start on."""
         mixture, sample = self.mixture(loading), start.sample
-        whole = mixture.batch_size * mixture.num_ranks
-        if mixture.unit > 1 and sample % whole:
-            sample -= sample % whole
+        if sample % mixture.unit:
+            sample -= sample % mixture.unit
             warn_once(
-                f"Resuming at sample {start.sample}, in the middle of a global batch of {whole}: "
+                f"Resuming at sample {start.sample}, in the middle of a batch of {mixture.unit}: "
                 f"batching_method={mixture.batching_method!r} can only begin at a whole one, so "
                 f"the run goes on at sample {sample}."
             )
@@ -151,45 +172,93 @@ class ExactPlan:
         own = slicer.own_count(rank)
         return own if own < slicer.count(rank) else None
 
+    def samples_left(self, start: Start, loading: Loading) -> int | None:
+        """How many samples the rank takes from ``start`` on; None if it goes on before it."""
+        if start.sample % self.mixture(loading).unit:
+            return None
+        return self.slicer(start, loading).count(loading.world.rank)
+
     def place_after(self, start: Start, loading: Loading, num_samples: int) -> int:
         """The epoch's place that is reached when a rank has taken so many samples."""
         return self.slicer(start, loading).place_after(loading.world.rank, num_samples)
 
-    def state(self, start: Start, sample: int) -> dict[str, Any]:
+    def state(self, start: Start, sample: int, loading: Loading | None) -> dict[str, Any]:
         """What must be kept to go on at this place of the epoch."""
-        return {
+        mixture = self._in_batches(loading)
+        state = {
             "epoch": start.epoch,
             "sample_in_epoch": min(sample, sum(self._mixture.counts)),
             "shuffle_seed": start.seed,
             "order": self.name,
-            "mixture": self._fingerprint,
+            "mixture": mixture.fingerprint(),
+            "made_of": describe(mixture),
         }
+        return {**state, "changes": self._changes} if self._changes else state
 
-    def start_from(self, state: dict[str, Any], seed: int) -> Start:
-        """Where a kept state says to go on; says what will not be as it was."""
-        if state.get("order") != self.name:
-            warnings.warn(
-                "The loaded state is of another order (one that depends on canonical nodes), so "
-                f"the epoch goes on at sample {state['sample_in_epoch']} of a different "
-                "permutation: some of its samples come twice and some not at all. Pass "
-                "order='mosaic' to go on exactly.",
-                stacklevel=3,
+    def start_from(self, state: dict[str, Any], seed: int, loading: Loading | None) -> Start:
+        """Where a kept state says to go on.
+
+        The state's seed counts, not the dataset's.
+
+        Raises:
+            ValueError: if the mixture has changed since, and changes are not to be recorded.
+        """
+        mixture = self._in_batches(loading)
+        epoch, sample = int(state["epoch"]), int(state["sample_in_epoch"])
+        loaded_seed = int(state.get("shuffle_seed", seed))
+        changes = list(state.get("changes", []))
+        if (epoch, sample) == (0, 0):
+            pass  # Nothing has been taken yet: there is no place to lose.
+        elif state.get("order") != self.name:
+            if sample:
+                warnings.warn(
+                    "The loaded state is of another order (one that depends on canonical nodes), "
+                    f"so the epoch goes on at sample {sample} of a different permutation: some of "
+                    "its samples come twice and some not at all. Pass order='mosaic' to go on "
+                    "exactly.",
+                    stacklevel=3,
+                )
+            changes.append([epoch, sample, "order=mosaic", describe(mixture)])
+        elif state.get("mixture") != mixture.fingerprint():
+            before, after = state.get("made_of", "unknown"), describe(mixture)
+            known = before != "unknown"
+            changed = differences(before, after) if known else [f"unknown -> {after}"]
+            if loaded_seed != seed:
+                changed.append(f"shuffle_seed: {loaded_seed} -> {seed} (only rounds weights)")
+            self._change(epoch, sample, "; ".join(changed))
+            changes.append([epoch, sample, before, after])
+        if loaded_seed != seed:
+            _log_on_first_rank(
+                "The order goes on with shuffle_seed=%d, as the loaded state says; the dataset was "
+                "given %d.",
+                loaded_seed,
+                seed,
             )
-        elif state.get("mixture") != self._fingerprint:
-            warnings.warn(
-                "The mixture has changed since the state was saved (it was "
-                f"{state.get('mixture')}, it is {self._fingerprint}): other shards, weights, "
-                f"shuffling or batching. The epoch goes on at sample {state['sample_in_epoch']} of "
-                "the new mixture.",
-                stacklevel=3,
+        self._changes = changes
+        return Start(epoch, sample, loaded_seed, None, None)
+
+    def _change(self, epoch: int, sample: int, changed: str) -> None:
+        """Says that the mixture is another from here on, or refuses it."""
+        if not self._records_changes:
+            raise ValueError(
+                f"The mixture has changed since the state was saved: {changed}. Sample {sample} of "
+                f"epoch {epoch} is another one now. Give the dataset what it was made of to go on "
+                "exactly; or pass on_mixture_change='record' to go on at this sample of the new "
+                "mixture, of which some samples of this epoch then come twice and some not at all."
             )
-        return Start(
-            int(state["epoch"]),
-            int(state["sample_in_epoch"]),
-            int(state.get("shuffle_seed", seed)),
-            None,
-            None,
+        _log_on_first_rank(
+            "From sample %d of epoch %d on the mixture is another: %s. The states from now on tell "
+            "of it.",
+            sample,
+            epoch,
+            changed,
         )
+
+
+def _log_on_first_rank(message: str, *facts: object) -> None:
+    """Logs what is the same on all ranks, on the first."""
+    if get_rank() == 0:
+        log.warning(message, *facts)
 
 
 def _warn_unused(options: OrderOptions) -> None:

@@ -1,10 +1,11 @@
-"""Folders in object stores and on other machines; also a program that asks one of them once.
+"""Folders in object stores and on other machines; also a program that asks them for others.
 
 The program serves processes that were forked from one that had used obstore: its threads did not
 come along, and a request would wait for them for ever. It is run by its path and imports nothing of
-this package, so that it starts in a tenth of a second.
+this package, so that it starts in a tenth of a second; then it answers request after request.
 """
 
+import atexit
 import ctypes
 import json
 import multiprocessing
@@ -14,6 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from datetime import timedelta
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
@@ -23,7 +26,6 @@ FSSPEC_SCHEMES = ("hf", "memory", "sftp")
 
 FIRST_PAUSE_SECONDS = 0.25
 _TIMEOUT = 60.0
-_FAILED = 9  # the program's exit code for an error that it describes
 _LONGEST_MESSAGE = 600
 
 _CURES = {
@@ -54,17 +56,24 @@ class RemoteStore:
     def __init__(self, url: str) -> None:
         self._address = url.rstrip("/")
         self.url = _without_secrets(self._address)
-        self._clients: _Clients = {}
+        self._clients, self._of_thread = _Clients(), threading.local()
         scheme, _, rest = url.partition("://")
         if scheme != "memory" and not rest.strip("/"):
             raise ValueError(f"Unsupported remote path: {url} names no bucket.")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_clients": {}}  # connections stay where they are
+    def __getstate__(self) -> str:
+        return self._address
+
+    def __setstate__(self, address: str) -> None:
+        self.__init__(address)  # connections stay where they are
 
     def fetch(self, name: str, out: BinaryIO, timeout: float) -> None:
         """Writes the content of a file to ``out``."""
         out.write(self._ask(("get", name), timeout))
+
+    def fetch_range(self, name: str, start: int, stop: int, timeout: float) -> bytes:
+        """The bytes of a file from one place up to another."""
+        return bytes(self._ask(("range", name, str(start), str(stop)), timeout))
 
     def put(self, filename: str, name: str) -> None:
         """Stores a local file, which appears whole."""
@@ -76,27 +85,36 @@ class RemoteStore:
         """Names of all files."""
         return sorted(json.loads(self._ask(("list",))))
 
-    def _ask(self, request: tuple[str, ...], timeout: float = _TIMEOUT) -> bytes:
-        if self._address.partition("://")[0] in OBSTORE_SCHEMES and not _may_use_obstore():
-            kind, answer = _ask_elsewhere(self._address, request, timeout)
-        else:
+    def _ask(self, request: tuple[str, ...], timeout: float = _TIMEOUT) -> Any:
+        if self._address.partition("://")[0] not in OBSTORE_SCHEMES:
+            # Several threads on a connection of SSH's take each other's answers.
+            clients = self._of_thread.__dict__.setdefault("clients", {})
+            kind, answer = _answer(clients, self._address, request, timeout)
+        elif _may_use_obstore():
             kind, answer = _answer(self._clients, self._address, request, timeout)
+        else:
+            kind, answer = _ask_elsewhere(self._address, request, timeout)
         if kind == "done":
             return answer
         place = "/".join((self.url, *request[1:2]))
         text = answer.decode(errors="replace")
+        scheme = self.url.partition("://")[0].replace("azure-dl", "az").replace("azure", "az")
+        cure = _CURES.get(scheme, "")
         if kind == "missing":
             raise FileNotFoundError(f"{place} not found, or its bucket is not. {text}")
         if kind == "forbidden":
-            scheme = self.url.partition("://")[0].replace("azure-dl", "az").replace("azure", "az")
-            raise PermissionError(f"No access to {place}. {_CURES.get(scheme, '')} It said: {text}")
+            raise PermissionError(f"No access to {place}. {cure} It said: {text}")
         if kind == "passing":
-            raise ConnectionError(f"{place} could not be reached: {text}")
-        raise RuntimeError(f"{place} could not be used: {text}")
+            raise ConnectionError(
+                f"{place} could not be reached: {text} Check the network, and the store's address "
+                "in the environment, if it is given there."
+            )
+        raise RuntimeError(f"{place} could not be used: {text} {cure}")
 
 
 class _Client(Protocol):
-    def get(self, name: str) -> bytes: ...
+    def get(self, name: str) -> Any: ...
+    def range(self, name: str, start: int, stop: int) -> Any: ...
     def put(self, name: str, filename: str) -> None: ...
     def names(self) -> list[str]: ...
     def kind(self, error: Exception) -> str: ...
@@ -146,12 +164,15 @@ class _Obstore:
     def _key(self, name: str) -> str:
         return "/".join(part for part in (self._folder, name) if part)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str) -> Any:
         found = self._obstore.get(self._store, self._key(name))
-        data = bytes(found.bytes())
+        data = memoryview(found.bytes())
         if len(data) != found.meta["size"]:
             raise ConnectionError(f"It ended after {len(data)} of {found.meta['size']} bytes.")
         return data
+
+    def range(self, name: str, start: int, stop: int) -> Any:
+        return self._obstore.get_range(self._store, self._key(name), start=start, end=stop)
 
     def put(self, name: str, filename: str) -> None:
         with open(filename, "rb") as file:
@@ -182,10 +203,10 @@ class _Obstore:
 class _Fsspec:
     """A place that fsspec knows."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout: float) -> None:
         scheme, _, rest = address.partition("://")
         if scheme == "sftp":
-            self._files, self._root = _by_ssh(address)
+            self._files, self._root = _by_ssh(address, timeout)
         else:
             import fsspec
 
@@ -194,7 +215,10 @@ class _Fsspec:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def get(self, name: str) -> bytes:
+    def range(self, name: str, start: int, stop: int) -> Any:
+        return self._files.cat_file(self._path(name), start=start, end=stop)
+
+    def get(self, name: str) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "file")
             self._files.get_file(self._path(name), path)
@@ -301,7 +325,7 @@ def _azure() -> tuple[Any, dict[str, Any]]:
     return AzureStore, options
 
 
-def _by_ssh(address: str) -> tuple[Any, str]:
+def _by_ssh(address: str, timeout: float) -> tuple[Any, str]:
     """A connection to a machine whose key is known, which fsspec's own does not ask for."""
     import paramiko
     from fsspec.implementations.sftp import SFTPFileSystem
@@ -316,16 +340,19 @@ def _by_ssh(address: str) -> tuple[Any, str]:
                 self.client.load_host_keys(known)
             self.client.connect(self.host, **self.ssh_kwargs)
             self.ftp = self.client.open_sftp()
+            if (channel := self.ftp.get_channel()) is not None:
+                channel.settimeout(timeout)
 
     parts = urlsplit(address)
     options = {"port": parts.port or 22, "username": parts.username, "password": parts.password}
     key = os.environ.get("COMPOSER_SFTP_KEY_FILE")
-    return Checked(parts.hostname, key_filename=key, **options), parts.path or "/"
+    waits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), timeout)
+    return Checked(parts.hostname, key_filename=key, **options, **waits), parts.path or "/"
 
 
 def _answer(
     clients: _Clients, address: str, request: tuple[str, ...], timeout: float
-) -> tuple[str, bytes]:
+) -> tuple[str, Any]:
     """What became of a request: ``done`` and the content, or the kind of the error and its text."""
     verb, *names = request
     wanted = os.getpid(), timeout, verb == "put"  # a forked process cannot use its parent's
@@ -333,10 +360,16 @@ def _answer(
     try:
         if client is None:
             uses_obstore = address.partition("://")[0] in OBSTORE_SCHEMES
-            made = _Obstore(address, *wanted[1:]) if uses_obstore else _Fsspec(address)
+            made = _Obstore(address, *wanted[1:]) if uses_obstore else _Fsspec(address, timeout)
             client = clients[wanted] = made
         if verb == "get":
             return "done", client.get(*names)
+        if verb == "range":
+            name, start, stop = names[0], *map(int, names[1:])
+            data = client.range(name, start, stop)
+            if len(data) != stop - start:
+                raise ConnectionError(f"{len(data)} bytes came of {start} to {stop}.")
+            return "done", data
         if verb == "list":
             return "done", json.dumps(client.names()).encode()
         client.put(*names)
@@ -370,40 +403,98 @@ def _may_use_obstore() -> bool:
     return _first_user == os.getpid()
 
 
-def _ask_elsewhere(address: str, request: tuple[str, ...], timeout: float) -> tuple[str, bytes]:
-    """Asks in a new process."""
-    # Run by its text: a script's folder would be searched first, and has an ``array.py``.
-    run = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-    asked = json.dumps([os.getpid(), address, request, timeout]).encode()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", run, __file__],
-            input=asked,
-            capture_output=True,
-            timeout=6 * timeout,
+class _Helper:
+    """The program, running; it answers one request at a time."""
+
+    def __init__(self) -> None:
+        # Run by its text: a script's folder would be searched first, and has an ``array.py``.
+        run = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+        self._said = tempfile.TemporaryFile()
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", run, __file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
         )
-    except subprocess.TimeoutExpired:
-        return "passing", f"no answer after {6 * timeout:g} seconds".encode()
-    if done.returncode == 0:
-        return "done", done.stdout
-    if done.returncode == _FAILED:
-        kind, _, text = done.stdout.partition(b" ")
-        return kind.decode(), text
-    return "other", _without_secrets(done.stderr.decode(errors="replace"))[
-        -_LONGEST_MESSAGE:
-    ].encode()
+
+    def ask(self, address: str, request: tuple[str, ...], timeout: float) -> tuple[str, Any] | None:
+        """What became of a request; None if the program has ended."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        asked = json.dumps([dict(os.environ), address, request, timeout])
+        timer = threading.Timer(6 * timeout, self._child.kill)
+        timer.daemon = True  # The process may end while a thread waits here.
+        timer.start()
+        try:
+            self._child.stdin.write(asked.encode() + b"\n")
+            self._child.stdin.flush()
+            head = self._child.stdout.readline()
+            if not head:
+                return None
+            kind, size = json.loads(head)
+            answer = self._child.stdout.read(size)
+            return (kind, answer) if len(answer) == size else None
+        except BrokenPipeError:
+            return None
+        finally:
+            timer.cancel()
+
+    def end(self) -> bytes:
+        """Ends the program, and returns the end of what it said."""
+        self._child.kill()
+        self._child.communicate()
+        self._said.seek(0)
+        said = _without_secrets(self._said.read().decode(errors="replace"))
+        self._said.close()
+        return said[-_LONGEST_MESSAGE:].encode()
 
 
-def _main() -> int:
-    parent, address, request, timeout = json.load(sys.stdin)
+_idle: dict[int, list[_Helper]] = {}
+"""Programs that wait for requests, by the process that they serve."""
+
+
+def _ask_elsewhere(address: str, request: tuple[str, ...], timeout: float) -> tuple[str, Any]:
+    """Asks by a program of this process, which is started if all are busy."""
+    idle = _idle.setdefault(os.getpid(), [])
+    while True:
+        try:
+            helper, is_new = idle.pop(), False
+        except IndexError:
+            helper, is_new = _Helper(), True
+        begun = time.monotonic()
+        answer = helper.ask(address, request, timeout)
+        if answer is not None:
+            idle.append(helper)
+            return answer
+        said = helper.end()
+        if time.monotonic() - begun >= 6 * timeout:
+            return "passing", f"no answer after {6 * timeout:g} seconds".encode()
+        if is_new:  # Else it went with the thread that had started it.
+            return "other", said
+
+
+@atexit.register
+def _end_helpers() -> None:
+    for helper in _idle.pop(os.getpid(), ()):
+        helper.end()
+
+
+def _main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlives who asked
-    if os.getppid() != parent:
-        return _FAILED
-    kind, answer = _answer({}, address, tuple(request), timeout)
-    sys.stdout.buffer.write(answer if kind == "done" else kind.encode() + b" " + answer)
-    return 0 if kind == "done" else _FAILED
+    if os.getppid() != int(sys.argv[2]):
+        return
+    clients: dict[str, _Clients] = {}
+    for line in sys.stdin.buffer:
+        environment, address, request, timeout = json.loads(line)
+        if environment != dict(os.environ):  # Credentials may have been renewed.
+            os.environ.clear()
+            os.environ.update(environment)
+            clients.clear()
+        kind, answer = _answer(clients.setdefault(address, {}), address, tuple(request), timeout)
+        sys.stdout.buffer.write(json.dumps([kind, len(answer)]).encode() + b"\n")
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

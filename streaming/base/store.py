@@ -27,6 +27,10 @@ class Store(Protocol):
         """Writes the content of a file to ``out``; FileNotFoundError if there is none."""
         ...
 
+    def fetch_range(self, name: str, start: int, stop: int, timeout: float) -> bytes:
+        """The bytes of a file from one place up to another."""
+        ...
+
     def put(self, filename: str, name: str) -> None:
         """Stores a local file under a name."""
         ...
@@ -46,6 +50,23 @@ class FolderStore:
         """Copies a file into ``out``."""
         with open(os.path.join(self.path, name), "rb") as file:
             shutil.copyfileobj(file, out, 1 << 20)
+
+    def fetch_range(self, name: str, start: int, stop: int, timeout: float) -> bytes:
+        """The bytes of a file from one place up to another.
+
+        Raises:
+            ValueError: if the file ends before.
+        """
+        path = os.path.join(self.path, name)
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+            if len(data) != stop - start:
+                raise ValueError(
+                    f"{path} has {os.fstat(file.fileno()).st_size} bytes, but {start} to {stop} "
+                    "are wanted: it is cut short or of another dataset. Restore it."
+                )
+        return data
 
     def put(self, filename: str, name: str) -> None:
         """Copies a local file here, so that no half of it is ever seen."""

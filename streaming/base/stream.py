@@ -3,34 +3,66 @@
 import hashlib
 import os
 import tempfile
-import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, partial
 from io import BytesIO
 from typing import Any, BinaryIO
 
 from streaming.base.compression import decompress
 from streaming.base.constant import DEFAULT_TIMEOUT
-from streaming.base.files import make_once, remove_file
+from streaming.base.files import disk_full_named, make_once, remove_file
+from streaming.base.format.plain import (
+    ROW_OPTIONS,
+    check_shards,
+    choose_files,
+    files_in,
+    index_text,
+    matching,
+    plain_records,
+    split_pattern,
+)
 from streaming.base.format.reader import FileInfo, FilePair, Reader
 from streaming.base.format.shards import reader_from_json
 from streaming.base.hashing import get_hash, is_hash
 from streaming.base.index import get_index_basename, parse_index
+from streaming.base.kept_index import KeptIndex
 from streaming.base.registry_utils import create_registry
 from streaming.base.store import Store, open_store
 from streaming.base.util import call_store
 from streaming.base.weights import apply_weights, check_weights, validate_weights
 from streaming.base.world import World
 
-_INDEX_IS_NEW_SECONDS = 60
-
 _DEFAULTS = {
+    **dict.fromkeys(ROW_OPTIONS),
     "split": None,
     "download_retry": 2,
     "download_timeout": DEFAULT_TIMEOUT,
     "validate_hash": None,
     "keep_zip": False,
 }
+
+_make_room: ContextVar[Callable[[], None] | None] = ContextVar("make_room", default=None)
+
+
+@contextmanager
+def making_room(make_room: Callable[[], None] | None) -> Iterator[None]:
+    """Has each file that is fetched in here call this first, when it stands empty in full size.
+
+    It is no argument of `Stream.prepare_shard`, which streams of others replace as it is.
+    """
+    token = _make_room.set(make_room)
+    try:
+        yield
+    finally:
+        _make_room.reset(token)
+
+
+@lru_cache
+def _is_one_folder(one: str, other: str) -> bool:
+    """Whether two paths lead to one folder; asked for each shard, and seldom on a fast disk."""
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 class Stream:
@@ -49,6 +81,10 @@ class Stream:
         download_timeout: Seconds for one download.
         validate_hash: Name of the checksum to verify, which must be in the index.
         keep_zip: Whether compressed files stay beside their unpacked form.
+        max_seq_len: Tokens of a sample, for flat token files.
+        token_encoding_type: Number type of flat token files that do not say it themselves.
+        columns: For Parquet, JSONL and rows in memory, the columns to take: a list, or a mapping
+            from names in the sample to names in the file.
     """
 
     def __init__(
@@ -64,20 +100,29 @@ class Stream:
         download_timeout: float | None = None,
         validate_hash: str | None = None,
         keep_zip: bool | None = None,
+        max_seq_len: int | None = None,
+        token_encoding_type: str | None = None,
+        columns: Any = None,
     ) -> None:
         self.remote = remote
         self.asked = check_weights(proportion, repeat, choose)
+        self._kept: KeptIndex | None = None
         self.proportion, self.repeat, self.choose = proportion, repeat, choose
-        self._local = local
-        self.local = local or ""
+        folder, self._pattern = split_pattern(remote or local or "")
+        self._local = local if remote else (local and folder)
+        self.local = self._local or ""
         self.split = split
         self.download_retry = download_retry
         self.download_timeout = download_timeout
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
+        self.max_seq_len = max_seq_len
+        self.token_encoding_type = token_encoding_type
+        self.columns = columns
+        self._own_options = [name for name in ROW_OPTIONS if getattr(self, name) is not None]
         self._verified: set[str] = set()
         self._check_options()
-        self._store: Store | None = open_store(remote) if remote else None
+        self._store: Store | None = open_store(folder) if remote else None
 
     def _check_options(self) -> None:
         if self.download_retry is not None and self.download_retry < 0:
@@ -97,6 +142,11 @@ class Stream:
             if getattr(self, name) is None:
                 setattr(self, name, default.get(name, fallback))
         self.split = self.split or ""
+        if self.split and self._pattern:
+            raise ValueError(
+                f"{self.remote or self.local!r} names files and `split` ({self.split!r}) a folder: "
+                "leave the split out."
+            )
         self._check_options()
         if self._local:
             self.local = self._local
@@ -115,7 +165,9 @@ class Stream:
         if self._store is None:
             return False
         source = getattr(self._store, "path", None)
-        return source is None or os.path.abspath(source) != os.path.abspath(self.local)
+        if source is None:
+            return True
+        return not _is_one_folder(os.path.join(source, self.split or ""), self.folder)
 
     validate_weights = staticmethod(validate_weights)
 
@@ -131,8 +183,9 @@ class Stream:
         return apply_weights(streams, samples_per_stream, choose_per_epoch, seed)
 
     def get_index_size(self) -> int:
-        """Bytes of the index file."""
-        return os.stat(os.path.join(self.folder, get_index_basename())).st_size
+        """Bytes of the index file; 0 if there is none, and the files themselves are the index."""
+        filename = os.path.join(self.folder, get_index_basename())
+        return os.stat(filename).st_size if os.path.exists(filename) else 0
 
     def get_shards(
         self, world: World | None = None, allow_unsafe_types: bool = False
@@ -144,59 +197,125 @@ class Stream:
             RuntimeError: if there is no remote and no index, or there are no samples.
         """
         filename = os.path.join(self.folder, get_index_basename())
-        shards = []
-        for obj in self._load_index(filename):
-            shard = reader_from_json(self.local, self.split, obj)
+        shards, options = [], {name: getattr(self, name) for name in ROW_OPTIONS}
+        for number, obj in enumerate(self._load_index(filename)):
+            try:
+                shard = reader_from_json(self.local, self.split, {**obj, "options": options})
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{error} It is shard {number} of {filename}: write the dataset again."
+                ) from error
             if self.validate_hash and self.validate_hash not in shard.hashes:
                 raise ValueError(
                     f"Hash algorithm `{self.validate_hash}` does not match with those provided in "
-                    f"{filename}: {shard.hashes}."
+                    f"{filename}: {shard.hashes}. Choose one of these, or leave it out."
                 )
             shard.validate(allow_unsafe_types)
             shards.append(shard)
-        if not sum(map(len, shards)):
-            raise RuntimeError(f"Stream contains no samples: {filename}.")
+        check_shards(shards, self._own_options, filename, world is not None and world.rank == 0)
         return shards
 
     def _load_index(self, filename: str) -> list[dict[str, Any]]:
         """The index's records; a local copy that is missing, broken or outdated is fetched anew."""
         if not self.has_source:
             if not os.path.exists(filename):
-                raise RuntimeError(
-                    f"No `remote` provided, but local file {filename} does not exist either. Check "
-                    "`local` and `split`."
-                )
+                try:
+                    return plain_records(self.folder, files_in(self.folder, self._pattern))
+                except FileNotFoundError as error:
+                    raise RuntimeError(
+                        f"No `remote` provided, but local file {filename} does not exist either. "
+                        f"Check `local` and `split`. {error}"
+                    ) from None
         else:
-            try:
-                if make_once(filename, partial(_is_renewed, filename), self._fetch_index):
-                    _renewed[filename] = os.stat(filename).st_mtime_ns
-            except (OSError, ValueError):
-                if not _is_index(filename):
-                    raise  # With one, work on without the network, or in a folder that is full.
+            self._kept = KeptIndex(self.folder, self._source)
+            self._kept.renew(partial(self._fetch_index, self._kept))
         with open(filename, "rb") as file:
-            return parse_index(file.read(), filename)
+            return matching(parse_index(file.read(), filename), self._pattern, filename)
 
-    def _fetch_index(self, out: BinaryIO) -> None:
-        fetched = self._fetch(get_index_basename())
-        parse_index(fetched, f"{self.remote}/{self.split}/{get_index_basename()}")
-        out.write(fetched)
+    @property
+    def _source(self) -> str:
+        """Where the files come from, as the index that is kept here says it."""
+        assert self._store is not None
+        path = getattr(self._store, "path", None)
+        place = self._store.url if path is None else os.path.abspath(path)
+        return os.path.join(place, self.split) if self.split else place
+
+    def _fetch_index(self, kept: KeptIndex) -> bytes:
+        try:
+            fetched = self._fetch(get_index_basename())
+        except FileNotFoundError as error:
+            return self._index_of_files(error, kept)
+        kept.remove_foreign(fetched)
+        return fetched
+
+    def _index_of_files(self, missing: FileNotFoundError, kept: KeptIndex) -> bytes:
+        """An index for remote files that have none, all of which are fetched for it once."""
+        store, prefix = self._store, f"{self.split}/" if self.split else ""
+        assert store is not None
+        names = [name for name in store.list() if name.startswith(prefix)]
+        names = [name for name in (name[len(prefix) :] for name in names) if "/" not in name]
+        try:
+            names = choose_files(names, self._pattern, store.url)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{missing} {error}") from None
+        if (text := kept.if_of(names)) is not None:
+            return text
+        for name in names:
+            path = os.path.join(self.folder, name)
+            make_once(path, partial(os.path.exists, path), partial(self._copy, name))
+        return index_text(plain_records(self.folder, names))
+
+    def _copy(self, name: str, out: BinaryIO) -> None:
+        out.write(self._fetch(name))
 
     def _fetch(self, basename: str) -> bytes:
         """Content of a remote file."""
-        store = self._store
+        store, timeout = self._store, self.download_timeout or DEFAULT_TIMEOUT
         assert store is not None
 
-        name = os.path.join(self.split or "", basename)
-
-        def download() -> bytes:
+        def download(name: str) -> bytes:
             out = BytesIO()
-            store.fetch(name, out, self.download_timeout or DEFAULT_TIMEOUT)
+            store.fetch(name, out, timeout)
             return out.getvalue()
 
+        return self._from_source(basename, download)
+
+    def _from_source(self, basename: str, get: Callable[[str], bytes]) -> bytes:
+        name = os.path.join(self.split or "", basename)
         try:
-            return call_store(download, 1 + (self.download_retry or 0))
+            return call_store(partial(get, name), 1 + (self.download_retry or 0))
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"{store.url} has no file {name}.") from error
+            where = self._store and self._store.url
+            raise FileNotFoundError(f"{where} has no file {name}.") from error
+
+    def can_read_one(self, shard: Reader) -> bool:
+        """Whether a sample that is not here can be had alone, with nothing to unpack or verify."""
+        if not (shard.reads_excerpts and self.has_source) or self.validate_hash:
+            return False
+        if any(pair.zip for pair in shard.file_pairs):
+            return False
+        return not all(self._is_good(shard.raw_path(p), p.raw, False) for p in shard.file_pairs)
+
+    def read_one(self, shard: Reader, idx: int) -> dict[str, Any]:
+        """A sample of a shard that is not here, without fetching the rest of it."""
+        store, timeout = self._store, self.download_timeout or DEFAULT_TIMEOUT
+        assert store is not None
+
+        def fetch(basename: str, start: int, stop: int) -> bytes:
+            def get(name: str) -> bytes:
+                return store.fetch_range(name, start, stop, timeout)
+
+            with self._named_by_index():
+                return self._from_source(basename, get)
+
+        return shard.excerpt(idx, fetch).read(0)
+
+    @contextmanager
+    def _named_by_index(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise RuntimeError(f"{error} Its index names it, so the copy is not whole.") from error
 
     def prepare_shard(self, shard: Reader) -> int:
         """Makes a shard's files ready for reading; returns how many bytes the folder grew by.
@@ -204,9 +323,13 @@ class Stream:
         A file that is missing, cut short or (with ``validate_hash``) of a wrong checksum is
         unpacked or fetched again. Of all processes of a node, one does it.
 
+        Args:
+            shard: The shard.
+
         Raises:
             RuntimeError: if a file is missing and there is nowhere to get it from.
             ValueError: if a file is broken and there is nowhere to get a good one from.
+            OSError: if the disk is full.
         """
         return sum(self._prepare_file(shard, pair) for pair in shard.file_pairs)
 
@@ -214,49 +337,56 @@ class Stream:
         path = shard.raw_path(pair)
         known = path in self._verified or not self.validate_hash
         is_good = partial(self._is_good, path, pair.raw, not known)
-        made = [0]
+        grown = 0
+
+        def fill(out: BinaryIO, get: Callable[[], bytes]) -> None:
+            nonlocal grown
+            if (make_room := _make_room.get()) is not None:
+                make_room()
+            data = get()
+            out.write(data)
+            grown += len(data)
+
+        def keep(name: str, packed: bytes) -> None:
+            if self.keep_zip:
+                make_once(name, lambda: False, lambda out: fill(out, lambda: packed), len(packed))
 
         def make(out: BinaryIO) -> None:
-            data = self._raw_content(shard, pair, made)
-            _write(out, data)
-            made[0] += len(data)
+            fill(out, lambda: self._raw_content(shard, pair, keep))
 
         if not is_good():
             if pair.zip is None and not self.has_source:
-                self._raw_content(shard, pair, made)  # Says what is wrong with the only copy.
-            elif not make_once(path, is_good, make):
-                made[0] = 0
+                self._raw_content(shard, pair)  # Says what is wrong with the only copy.
+            with disk_full_named(path, pair.raw.bytes):
+                make_once(path, is_good, make, pair.raw.bytes)
         self._verified.add(path)
-        return made[0]
+        return grown
 
-    def _raw_content(self, shard: Reader, pair: FilePair, made: list[int]) -> bytes:
-        """Content of a file as it is read, from its source."""
+    def _raw_content(
+        self, shard: Reader, pair: FilePair, keep: Callable[[str, bytes], None] | None = None
+    ) -> bytes:
+        """Content of a file as it is read, from its source; what is fetched packed, is to keep."""
         if pair.zip is None:
-            return self._checked(self._get(shard, pair.raw), pair.raw, shard.raw_path(pair))
+            return self._checked(shard, pair.raw, self._get(shard, pair.raw))
         path = os.path.join(shard.folder, pair.zip.basename)
         if self._is_good(path, pair.zip, bool(self.validate_hash)):
             with open(path, "rb") as file:
                 packed = file.read()
         else:
-            packed = self._checked(self._get(shard, pair.zip), pair.zip, path)
-            if self.keep_zip:
-                make_once(path, lambda: False, lambda out: _write(out, packed))
-                made[0] += len(packed)
-        return self._checked(_unpack(shard, packed, path), pair.raw, path)
+            packed = self._checked(shard, pair.zip, self._get(shard, pair.zip))
+            if keep is not None:
+                keep(path, packed)
+        return self._checked(shard, pair.raw, _unpack(shard, packed, path))
 
     def raw_contents(self, shard: Reader) -> list[bytes]:
         """Contents of a shard's files, for folders in which nothing can be written."""
-        return [self._raw_content(shard, pair, [0]) for pair in shard.file_pairs]
+        return [self._raw_content(shard, pair) for pair in shard.file_pairs]
 
     def _get(self, shard: Reader, info: FileInfo) -> bytes:
         """Content of a file from the remote; says what is missing if there is none."""
         if self.has_source:
-            try:
+            with self._named_by_index():
                 return self._fetch(info.basename)
-            except FileNotFoundError as error:
-                raise RuntimeError(
-                    f"{error} Its index names it, so the copy is not whole."
-                ) from error
         path = os.path.join(shard.folder, info.basename)
         if not os.path.exists(path):
             raise RuntimeError(
@@ -278,8 +408,9 @@ class Stream:
         with open(path, "rb") as file:
             return get_hash(self.validate_hash, file.read()) == info.hashes[self.validate_hash]
 
-    def _checked(self, data: bytes, info: FileInfo, path: str) -> bytes:
+    def _checked(self, shard: Reader, info: FileInfo, data: bytes) -> bytes:
         """The data, if it is what the index says."""
+        path = os.path.join(self._source if self.has_source else shard.folder, info.basename)
         if len(data) != info.bytes:
             raise ValueError(
                 f"Shard file {path} has {len(data)} bytes, but the index says {info.bytes}: it is "
@@ -290,7 +421,8 @@ class Stream:
             if digest != info.hashes[self.validate_hash]:
                 raise ValueError(
                     f"Checksum failure: {path}: {self.validate_hash} is {digest}, but the index "
-                    f"says {info.hashes[self.validate_hash]}."
+                    f"says {info.hashes[self.validate_hash]}. Restore the file at its source, or "
+                    "write the dataset again."
                 )
         return data
 
@@ -314,35 +446,6 @@ class Stream:
         return removed
 
 
-def _write(out: BinaryIO, data: bytes) -> None:
-    out.write(data)
-
-
-_began = time.time()
-_renewed: dict[str, int] = {}
-"""When this process has fetched an index, by the file's own time."""
-
-
-def _is_renewed(filename: str) -> bool:
-    """Whether another process, as of the same node's ranks, has just fetched the index."""
-    try:
-        written = os.stat(filename).st_mtime_ns
-    except FileNotFoundError:
-        return False
-    now = time.time()
-    is_new = max(_began, now - _INDEX_IS_NEW_SECONDS) < written / 1e9 <= now
-    return is_new and _renewed.get(filename) != written and _is_index(filename)
-
-
-def _is_index(filename: str) -> bool:
-    try:
-        with open(filename, "rb") as file:
-            parse_index(file.read(), filename)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _unpack(shard: Reader, packed: bytes, path: str) -> bytes:
     try:
         return decompress(shard.compression, packed)
@@ -351,17 +454,6 @@ def _unpack(shard: Reader, packed: bytes, path: str) -> bytes:
             f"Shard file {path} does not unpack as {shard.compression} ({error}). Delete it to "
             "have it fetched again, or write the dataset again."
         ) from error
-
-
-def present_bytes(shard: Reader) -> int:
-    """Bytes that a shard's files take on disk here."""
-    total = 0
-    for pair in shard.file_pairs:
-        for info in (pair.raw, pair.zip):
-            if info is not None:
-                path = os.path.join(shard.folder, info.basename)
-                total += os.stat(path).st_size if os.path.exists(path) else 0
-    return total
 
 
 streams_registry = create_registry(

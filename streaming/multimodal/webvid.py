@@ -41,9 +41,17 @@ class StreamingOutsideGIWebVid(StreamingDataset):
         Args:
             sample_id: Number of the sample.
             retry: As for :class:`StreamingDataset`.
+
+        Raises:
+            ValueError: The sample's file would be outside ``extra_local``.
         """
         row = super().get_item(sample_id, retry)
         name = row["content_path"]
+        if posixpath.normpath(name).startswith(("/", "../")):
+            raise ValueError(
+                f"Sample {sample_id} has content_path={name!r}, which leaves the folder of the "
+                "videos. Write the shards with paths below it, relative and without '..'."
+            )
         path = os.path.join(self.extra_local, name)
         remote = "" if self.extra_remote is None else posixpath.join(self.extra_remote, name)
         if not os.path.exists(path):

@@ -67,7 +67,7 @@ class StreamingEnWiki(StreamingDataset):
     """
 
     def get_item(self, sample_id: int, retry: int = 7) -> dict[str, Any]:
-        """Returns what BERT takes: ids, types and mask of the tokens, and labels.
+        """Returns what BERT takes, as int64: ids, types and mask of the tokens, and labels.
 
         Args:
             sample_id: Number of the sample.
@@ -78,9 +78,10 @@ class StreamingEnWiki(StreamingDataset):
         def ids(name: str) -> np.ndarray:
             if name not in row:
                 raise KeyError(f"Sample {sample_id} has no column {name}, only {sorted(row)}.")
-            return np.frombuffer(row[name], np.int32)
+            # A copy, for a view of bytes may not be written; int64, for losses take no other.
+            return np.frombuffer(row[name], np.int32).astype(np.int64)
 
-        labels = np.full(len(ids("input_ids")), IGNORED, np.int32)
+        labels = np.full(len(ids("input_ids")), IGNORED, np.int64)
         # Positions are padded with 0, where [CLS] stands, which is never masked.
         is_used = ids("masked_lm_positions") > 0
         labels[ids("masked_lm_positions")[is_used]] = ids("masked_lm_ids")[is_used]

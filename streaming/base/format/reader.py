@@ -1,10 +1,13 @@
 """What all shard readers share: the files of a shard, their mapping into memory, their samples."""
 
+import copy
 import mmap
 import os
+import struct
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from streaming.base.array import Array
 from streaming.base.util import bytes_to_int
@@ -27,6 +30,9 @@ class FilePair:
     zip: FileInfo | None
 
 
+_PLACES = struct.Struct("<II")
+
+
 class Reader(Array, ABC):
     """Random access to the samples of one shard.
 
@@ -39,6 +45,15 @@ class Reader(Array, ABC):
         samples: How many samples there are.
         size_limit: Upper bound of the raw size that the writer kept, if any.
     """
+
+    counts_samples: ClassVar[bool] = False
+    """Whether the last file begins with the number of samples and their places in the first."""
+
+    reads_excerpts: ClassVar[bool] = False
+    """Whether ``excerpt`` works, as it does by itself where samples are counted."""
+
+    options: ClassVar[tuple[str, ...]] = ()
+    """Settings of a stream that say what a sample of this format is."""
 
     def __init__(
         self,
@@ -66,6 +81,8 @@ class Reader(Array, ABC):
         self.file_pairs = pairs
         self.samples = samples
         self.size_limit = size_limit
+        self.left_out = 0
+        self.chosen = ""  # What a user chose of its samples, as a text.
         self._buffers: list[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,14 +109,52 @@ class Reader(Array, ABC):
             FileNotFoundError: if one is missing.
             ValueError: if one has not the size that the index says.
         """
-        buffers = [_map_file(self.raw_path(pair), pair.raw.bytes) for pair in self.file_pairs]
-        self.attach(buffers)
+        return self.attach(
+            [_map_file(self.raw_path(pair), pair.raw.bytes) for pair in self.file_pairs]
+        )
+
+    def attach(self, buffers: list[Any]) -> list[Any]:
+        """Reads from these bytes, one buffer a file, instead of from mapped files.
+
+        Returns:
+            What samples are read from.
+        """
+        self._attached()
+        if self.counts_samples:
+            count = int.from_bytes(buffers[-1][:4], "little")
+            if count != self.samples:
+                raise ValueError(
+                    f"Shard file {self.raw_path(self.file_pairs[-1])} says that it has {count} "
+                    f"samples, but the index says {self.samples}: it is of another dataset. Delete "
+                    "it to have it fetched again, or write the dataset again."
+                )
+        self._buffers = buffers
         return buffers
 
-    def attach(self, buffers: list[Any]) -> None:
-        """Reads from these bytes, one buffer a file, instead of from mapped files."""
-        self._attached()
-        self._buffers = buffers
+    def excerpt(self, idx: int, fetch: Callable[[str, int, int], bytes]) -> "Reader":
+        """A shard that holds one sample of this one, read without the others.
+
+        Args:
+            idx: Number of the sample.
+            fetch: Gives the bytes of a file, by its name, from one place up to another.
+
+        Raises:
+            ValueError: if the places are not within the file.
+        """
+        data, table = self.file_pairs[0].raw, self.file_pairs[-1].raw
+        start, stop = _PLACES.unpack(fetch(table.basename, 4 * (1 + idx), 4 * (3 + idx)))
+        if not start <= stop <= data.bytes:
+            raise ValueError(
+                f"Shard file {data.basename} of {self.folder} has sample {idx} at bytes {start} to "
+                f"{stop} of {data.bytes}: it is of another dataset, or damaged at its source."
+            )
+        sample = fetch(data.basename, start, stop) if stop > start else b""
+        first = 0 if table is not data else 4 + _PLACES.size
+        places = struct.pack("<III", 1, first, first + len(sample))
+        twin = copy.copy(self)
+        twin.samples = 1
+        twin.attach([places + sample] if table is data else [sample, places])
+        return twin
 
     def _get_buffers(self) -> list[Any]:
         """The mapped files; another thread may close the shard at any time, but not these."""
@@ -112,6 +167,18 @@ class Reader(Array, ABC):
     def close(self) -> None:
         """Forgets the files; samples that were handed out keep what they need."""
         self._buffers = None
+
+    def expect(self, columns: tuple[str, ...], vocab_size: int) -> None:
+        """Says what a text loader takes of a sample, for formats that can heed or check it.
+
+        Args:
+            columns: Names, of which a sample must have one at least; none to take all.
+            vocab_size: What token ids must be below.
+        """
+
+    def place(self, idx: int) -> str:
+        """Where a sample stands, for messages."""
+        return f"row {idx} of {self.raw_path(self.file_pairs[0])}"
 
     def validate(self, allow_unsafe_types: bool) -> None:
         """Refuses columns that could run code, unless they are allowed."""

@@ -11,6 +11,8 @@ _OFFSETS = struct.Struct("<II")
 class SplitReader(Reader):
     """Random access to the lines of one text shard."""
 
+    counts_samples = reads_excerpts = True
+
     def __init__(
         self,
         dirname: str,

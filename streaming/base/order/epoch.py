@@ -27,6 +27,7 @@ class Mixture:
         batching_method: How streams share batches.
         batch_size: Samples of a device batch; matters to batches of one stream only.
         num_ranks: Devices; matters to batches of one stream only.
+        packing: What samples are packed into, if they are; the draws are then of packed rows.
     """
 
     draws: tuple[StreamDraw, ...]
@@ -37,6 +38,7 @@ class Mixture:
     batching_method: str = "random"
     batch_size: int = 1
     num_ranks: int = 1
+    packing: str | None = None
 
     @property
     def counts(self) -> list[int]:
@@ -50,6 +52,11 @@ class Mixture:
         units["device_per_stream"] = self.batch_size
         return units.get(self.batching_method, 1)
 
+    @property
+    def has_units(self) -> bool:
+        """Whether the order depends on the size of batches."""
+        return self.batching_method in ("per_stream", "device_per_stream")
+
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when anything changes that the order depends on."""
         digest = hashlib.blake2b(digest_size=8)
@@ -60,6 +67,8 @@ class Mixture:
         facts += [self.batching_method, self.unit]
         if self.shuffle:
             facts.append(self.block_size)
+        if self.packing:
+            facts.append(self.packing)
         digest.update(repr(facts).encode())
         return digest.hexdigest()
 
@@ -142,11 +151,14 @@ def check_batching(mixture: Mixture) -> None:
         )
     batch = mixture.num_ranks * mixture.batch_size
     for number, count in enumerate(mixture.counts):
-        if method == "stratified" and count * batch < total:
+        others = len(mixture.draws) - 2
+        if method == "stratified" and count * (batch - others) < total:
+            share = count / total
             raise ValueError(
-                f"Number of samples for stream {number} is 0 because its proportion, "
-                f"{count / total:.6g} of a global batch of {batch}, is less than one sample. "
-                "Increase the batch size or the stream's proportion, or use "
+                f"Number of samples for stream {number} is 0 in some batches, or all: its "
+                f"proportion, {share:.6g}, is {share * batch:.4g} samples of a global batch of "
+                f"{batch}, and must be at least {1 + share * others:.4g} (1 + proportion * "
+                "(streams - 2)). Increase the batch size or the stream's proportion, or use "
                 "batching_method='random'."
             )
         if mixture.unit > 1 and count < mixture.unit:

@@ -29,8 +29,7 @@ def cut(counts: Sequence[int], place: int) -> list[int]:
     """How many of the first ``place`` draws come from each stream, evenly spread.
 
     Draw k of a stream of c stands at (k + 1/2) / c of the epoch; this counts those before the cut.
-    Counts never fall from one cut to the next, they add up to ``place``, and each is its stream's
-    share to within about one.
+    Counts never fall from one cut to the next, and they add up to ``place``.
     """
     total = sum(counts)
     taken = [min(c, (2 * c * place + total) // (2 * total)) if total else 0 for c in counts]
@@ -106,7 +105,13 @@ class Sampled:
 
 
 class Stratified:
-    """Streams woven evenly: every stretch of places holds each in its share."""
+    """Streams woven evenly: every stretch of places holds each in about its share.
+
+    By `cut` a stream is off its share p by less than (1 + p (n - 2)) / 2 before any place, and so
+    by less than 1 + p (n - 2) in any stretch: of n = 2 streams a stretch of G places holds p G,
+    rounded down or up. None is closer for all n and all stretches, and exact shares of batches
+    would make the order depend on their size.
+    """
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.length = sum(counts)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PLACES_AT_ONCE = 1 << 14
+_SPAN_AT_ONCE = 1 << 22  # Of all ranks and workers: where many share a block, it costs all of them.
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Slicer:
         self, rank: int, worker: int = 0, num_workers: int = 1
     ) -> Iterator[NDArray[np.int64]]:
         """The places that a worker of a rank loads, some batches at a time."""
-        at_once = max(1, _PLACES_AT_ONCE // self.batch_size)
+        span = self.global_batch_size * num_workers
+        at_once = max(1, min(_PLACES_AT_ONCE // self.batch_size, _SPAN_AT_ONCE // span))
         batches = range(worker, self.num_full, num_workers)
         within = np.arange(self.batch_size) + self.start + rank * self.batch_size
         for first in range(0, len(batches), at_once):

@@ -74,6 +74,7 @@ def test_indexing(folder: str) -> None:
         ({"local": "x", "sampling_method": "odd"}, "Invalid sampling method: odd"),
         ({"local": "x", "batching_method": "odd"}, "Invalid batching method: odd"),
         ({"local": "x", "order": "odd"}, "Invalid order: odd"),
+        ({"local": "x", "on_mixture_change": "odd"}, "Invalid on_mixture_change: odd"),
         ({"local": "x", "sampling_granularity": 0}, "`sampling_granularity` must be at least 1"),
         ({"local": "x", "shuffle_seed": -1}, "`shuffle_seed` must be at least 0"),
         ({"local": "x", "batch_size": 0}, "`batch_size` must be at least 1"),
@@ -260,13 +261,6 @@ def test_states(folder: str) -> None:
     assert [s["id"] for s in third] == whole[60:]
     third.load_state_dict({**state, "epoch": -1})
     assert third.next_epoch == 2
-
-
-def test_a_changed_mixture_is_named(folder: str) -> None:
-    state = StreamingDataset(local=folder, batch_size=4).state_dict(8, True)
-    other = StreamingDataset(local=folder, batch_size=4, epoch_size=30)
-    with pytest.warns(UserWarning, match="The mixture has changed since the state was saved"):
-        other.load_state_dict(state)
 
 
 def test_copies_count_for_themselves(folder: str) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from streaming.base.files import make_once, remove_file, write_file
+from streaming.base.files import make_once, name_when_made, remove_file, write_file
 
 CONTENT = b"0123456789" * 1000
 
@@ -77,7 +77,21 @@ def test_files_without_locks_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(95, "not supported")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    assert make(tmp_path / "file", tmp_path / "log")
+    path, seen = tmp_path / "file", []
+
+    def nested(out: BinaryIO) -> None:
+        """Writes, and has another write the same file meanwhile."""
+        out.write(CONTENT)
+        out.flush()
+        if not seen:
+            seen.extend(os.listdir(tmp_path))
+            assert make_once(str(path), lambda: False, nested, 100)
+            assert path.read_bytes() == CONTENT
+            seen.extend(os.listdir(tmp_path))
+
+    assert make_once(str(path), lambda: good(path), nested, 100)
+    assert path.read_bytes() == CONTENT and os.listdir(tmp_path) == ["file"]
+    assert len(seen) == 3 and set(map(name_when_made, seen)) == {"file"}
 
 
 def test_plain_files(tmp_path: Path) -> None:

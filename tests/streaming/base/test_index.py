@@ -66,9 +66,32 @@ def test_foreign_index(tmp_path: Path) -> None:
         parse_index(b"[]", "x")
     path = write(tmp_path / "a", range(3))
     index = json.loads(Path(path).read_text())
-    for key, message in (("samples", "lacks the field 'samples'"), ("format", "shard format")):
-        broken = {"version": 2, "shards": [{**index["shards"][0]}]}
-        del broken["shards"][0][key]
-        Path(path).write_text(json.dumps(broken))
-        with pytest.raises(ValueError, match=message):
+    data = index["shards"][0]["raw_data"]
+    for change, message in (
+        ({"samples": ...}, "lacks the field 'samples'"),
+        ({"format": ...}, "shard format"),
+        ({"version": 1}, "Unsupported streaming data version: 1. Expected version 2"),
+        ({"samples": -3}, "cannot have -3 samples"),
+        ({"samples": "7"}, "of another type"),
+        ({"raw_data": {**data, "more": 1}}, "of another type.*'more'"),
+        ({"raw_data": {**data, "basename": "../x.mds"}}, "named '../x.mds', which is not in its"),
+        ({"raw_data": {**data, "basename": "/etc/x.mds"}}, "named '/etc/x.mds', which is not in"),
+        ({"raw_data": {**data, "bytes": None}}, "cannot have None bytes"),
+    ):
+        shard = {key: value for key, value in (index["shards"][0] | change).items()}
+        broken = {key: value for key, value in shard.items() if value is not ...}
+        Path(path).write_text(json.dumps({"version": 2, "shards": [index["shards"][0], broken]}))
+        with pytest.raises(ValueError, match=f"{message}.* shard 1 of {path}: write the dataset"):
             LocalDataset(os.path.dirname(path))
+    Path(path).write_text(json.dumps({"version": 2, "shards": [5]}))
+    with pytest.raises(ValueError, match="'int' object is not a mapping.* shard 0 of"):
+        LocalDataset(os.path.dirname(path))
+
+
+def test_shards_with_another_count_than_the_index_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", range(3))
+    index = json.loads(Path(path).read_text())
+    index["shards"][0]["samples"] = 4
+    Path(path).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="shard.00000.mds says that it has 3 samples.* says 4"):
+        LocalDataset(os.path.dirname(path))[0]

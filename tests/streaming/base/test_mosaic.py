@@ -98,7 +98,7 @@ def test_every_recorded_order(golden: Path) -> None:
     assert same == 240
 
 
-def build(run: dict[str, Any], folder: Path) -> StreamingDataLoader:
+def build(run: dict[str, Any], folder: Path, order: str = "mosaic") -> StreamingDataLoader:
     kwargs = dict(run["kwargs"])
     if run["streams"]:
         kwargs["streams"] = [
@@ -107,7 +107,7 @@ def build(run: dict[str, Any], folder: Path) -> StreamingDataLoader:
         ]
     else:
         kwargs["local"] = str(folder / "order_a")
-    dataset = StreamingDataset(batch_size=4, order="mosaic", **kwargs)
+    dataset = StreamingDataset(batch_size=4, order=order, **kwargs)
     return StreamingDataLoader(
         dataset, batch_size=4, num_workers=run["num_workers"], drop_last=run["drop_last"]
     )
@@ -181,3 +181,28 @@ def test_states_of_the_other_order_are_named(golden: Path) -> None:
         warnings.simplefilter("error")
         mosaic.load_state_dict(mosaic.state_dict(8, True))
         exact.load_state_dict(exact.state_dict(8, True))
+
+
+@pytest.mark.filterwarnings("ignore:Trying to partition", "ignore:Length of IterableDataset")
+@pytest.mark.filterwarnings("ignore:`.*only chooses one of mosaicml-streaming's permutations")
+@pytest.mark.parametrize("keys", [5, 4])
+def test_recorded_states_load_into_both_orders(keys: int, golden: Path) -> None:
+    runs = json.loads((golden / "mds" / "real_loader_runs.json").read_text())
+    for run in (run for run in runs if "resume" in run):
+        state = dict(list(run["resume"]["state_dict"].items())[:keys])
+        mosaic = build(run, golden / "mds")
+        mosaic.load_state_dict(state)
+        assert [ids_of(batch) for batch in mosaic] == run["resume"]["after_resume_same_epoch"]
+        exact = build(run, golden / "mds", "exact")
+        with pytest.warns(UserWarning, match="Pass order='mosaic' to go on exactly"):
+            exact.load_state_dict(state)
+        told = exact.state_dict() or {}
+        assert {name: told[name] for name in ("epoch", "sample_in_epoch", "shuffle_seed")} == {
+            name: state[name] for name in ("epoch", "sample_in_epoch", "shuffle_seed")
+        }
+        assert told["changes"][0][2] == "order=mosaic"
+        rest = sum(len(ids_of(batch)) for batch in exact)
+        assert rest == exact.dataset.epoch_size - state["sample_in_epoch"]  # type: ignore[attr-defined]
+    # Between epochs no place is lost.
+    exact = build(runs[0], golden / "mds", "exact")
+    exact.load_state_dict({**runs[0]["resume"]["state_dict"], "sample_in_epoch": 0})

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -86,6 +87,12 @@ def test_what_holds_for_every_store(store: RemoteStore, tmp_path: Path) -> None:
     assert json.loads(read(store, "index.json"))["version"] == 2
     with pytest.raises(FileNotFoundError, match=f"{store.url}/nothing not found"):
         read(store, "nothing")
+    whole = read(store, "index.json")
+    assert store.fetch_range("index.json", 3, 20, 60) == whole[3:20]
+    with pytest.raises(ConnectionError, match=r"bytes came of \d+ to \d+"):
+        store.fetch_range("index.json", len(whole) - 5, len(whole) + 5, 60)
+    with pytest.raises(FileNotFoundError, match=f"{store.url}/nothing not found"):
+        store.fetch_range("nothing", 0, 5, 60)
     dataset = StreamingDataset(
         remote=store.url, local=str(tmp_path / "cache"), batch_size=4, validate_hash="sha1"
     )
@@ -137,19 +144,56 @@ def test_workers_of_a_process_whose_checkpoints_are_in_s3(s3: Proxy, tmp_path: P
     assert sorted(n for batch in batches for n in ids_of(batch)) == list(range(ROWS))
 
 
-def _epoch_of_rank(cache: str) -> list[int]:
-    dataset = StreamingDataset(remote="s3://bucket/data", local=cache, batch_size=4)
-    loader = DataLoader(dataset, batch_size=4, num_workers=1)
+def _epoch_of_rank(cache: str, num_workers: int) -> list[int]:
+    dataset = StreamingDataset(remote="s3://bucket/data", local=cache, batch_size=4, shuffle=True)
+    loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
     return [number for batch in loader for number in ids_of(batch)]
 
 
-def test_two_ranks_share_what_was_fetched(s3: Proxy, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranks", "workers"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_ranks_share_what_was_fetched(ranks: int, workers: int, s3: Proxy, tmp_path: Path) -> None:
     write("s3://bucket/data")
     s3.seen.clear()
-    first, second = run_ranks(_epoch_of_rank, 2, str(tmp_path / "cache"))
-    assert sorted(first + second) == list(range(ROWS))
+    got = run_ranks(_epoch_of_rank, ranks, str(tmp_path / "cache"), workers)
+    assert sorted(number for of_rank in got for number in of_rank) == list(range(ROWS))
     asked = files_asked_for(s3)
     assert len(asked) == len(set(asked)) == len(list((tmp_path / "cache").glob("*")))
+
+
+_LEAVES_IN_MID_EPOCH = """
+import sys
+from torch.utils.data import DataLoader
+from streaming import StreamingDataset
+from streaming.base import remote
+if sys.argv[2] == "elsewhere":
+    remote._may_use_obstore = lambda: False
+dataset = StreamingDataset(
+    remote="s3://bucket/data", local=sys.argv[1], batch_size=2, predownload=60
+)
+next(iter(DataLoader(dataset, batch_size=2, num_workers=int(sys.argv[3]))))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "workers"),
+    [
+        ("elsewhere", 0),
+        pytest.param("here", 0, marks=pytest.mark.slow),
+        pytest.param("here", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_may_end_in_mid_epoch(
+    where: str, workers: int, s3: Proxy, tmp_path: Path
+) -> None:
+    write("s3://bucket/data")
+    s3.mood = lambda method: "slow" if len(s3.seen) > 3 else None
+    args = [sys.executable, "-c", _LEAVES_IN_MID_EPOCH, str(tmp_path / "cache"), where]
+    with subprocess.Popen([*args, str(workers)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "done\n"
+        begun = time.monotonic()
+        assert child.wait(30) == 0
+        assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "reset", "truncated"])
@@ -198,7 +242,8 @@ def test_missing_and_forbidden_fail_at_once(
         s3.faults += [("GET", status)]
         with pytest.raises(kind, match=text) as error:
             StreamingDataset(remote="s3://bucket/data", local=str(tmp_path / "cache"))
-        assert s3.methods() == ["GET"]
+        # Where there is no index, the files may be of a kind that needs none.
+        assert s3.methods() == ["GET"] * (2 if status == "404" else 1)
         shown = "".join(traceback.format_exception(error.value))
         assert SECRET not in shown and TOKEN not in shown
     s3.seen.clear()
@@ -283,7 +328,9 @@ def test_data_behind_ssh(
         StreamingDataset(remote=address, local=str(tmp_path / "cache"))
     assert PASSWORD not in "".join(traceback.format_exception(error.value))
     monkeypatch.setenv("COMPOSER_SFTP_KNOWN_HOSTS_FILE", server["known"])
-    dataset = StreamingDataset(remote=address, local=str(tmp_path / "cache"), batch_size=4)
+    dataset = StreamingDataset(
+        remote=address, local=str(tmp_path / "cache"), batch_size=4, predownload=ROWS
+    )
     ids = iter(dataset)
     got = [next(ids)["id"] for _ in range(10)]
     for transport in server["transports"]:
@@ -347,6 +394,61 @@ def test_no_helper_outlives_who_asked(s3: Proxy) -> None:
     while _is_alive(number.value) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _is_alive(number.value)
+
+
+@pytest.fixture
+def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The programs that are started to ask for this process."""
+    monkeypatch.setattr(remote_module, "_may_use_obstore", lambda: False)
+    started: list[Any] = []
+    run = subprocess.Popen
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        started.append(run(*args, **kwargs))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    yield started
+    remote_module._end_helpers()
+    assert all(child.returncode is not None for child in started)
+
+
+def test_one_helper_answers_many_requests(
+    s3: Proxy, helpers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RemoteStore("s3://bucket/data")
+    write(store.url)
+    with ThreadPoolExecutor(1) as executor:  # Its helper may end with the thread.
+        wanted = executor.submit(read, store, "index.json").result()
+    begun = len(helpers)
+    for name in store.list():
+        assert len(read(store, name)) > 0
+    assert read(store, "index.json") == wanted
+    assert store.fetch_range("index.json", 2, 9, 60) == wanted[2:9]
+    assert len(helpers) - begun <= 1
+    with pytest.raises(FileNotFoundError, match="s3://bucket/data/nothing not found"):
+        read(store, "nothing")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIARENEWED")
+    read(store, "index.json")
+    assert "Credential=AKIARENEWED/" in s3.seen[-1][2]["authorization"]
+    assert len(helpers) - begun <= 1
+    with ThreadPoolExecutor(3) as executor:
+        assert set(executor.map(lambda _: read(store, "index.json"), range(12))) == {wanted}
+    assert len(helpers) - begun <= 4
+
+
+def test_a_helper_that_is_killed_or_stuck_is_replaced(s3: Proxy, helpers: list[Any]) -> None:
+    store = RemoteStore("s3://bucket/data")
+    write(store.url)
+    wanted = read(store, "index.json")
+    helpers[-1].kill()
+    assert read(store, "index.json") == wanted
+    os.kill(helpers[-1].pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(ConnectionError, match="no answer after 3 seconds"):
+        read(store, "index.json", 0.5)
+    assert time.monotonic() - begun < 20
+    assert read(store, "index.json") == wanted
 
 
 def _is_alive(pid: int) -> bool:

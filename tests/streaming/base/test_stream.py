@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
+from streaming.base.format.reader import Reader
+from streaming.base.hashing import get_hashes
 from streaming.base.store import FolderStore
 from tests.streaming.shards import ids_of, write_ids
 
 ROWS = 60
+HASHES = sorted(get_hashes())
 
 
 def make_remote(folder: Path, compression: str | None = None, count: int = ROWS) -> str:
@@ -163,6 +166,22 @@ def test_broken_packing_without_hashes_is_named(tmp_path: Path) -> None:
         read(remote=remote, local=str(tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("compression", [None, "br", "bz2:1", "gz:9", "snappy", "zstd:7"])
+def test_every_compression_and_hash(compression: str | None, tmp_path: Path) -> None:
+    remote, hashes = write_ids(tmp_path, 20, compression=compression, hashes=HASHES), HASHES
+    hashes = hashes if compression is None else hashes[::5]
+    for name in hashes:
+        local = tmp_path / name
+        kwargs = {"remote": remote, "local": str(local), "validate_hash": name}
+        assert read(**kwargs) == list(range(20))
+        damage(local / "shard.00001.mds", "flipped")
+        assert read(**kwargs) == list(range(20))
+    damage(next(Path(remote).glob("shard.00002.mds*")), "flipped")
+    for name in hashes:
+        with pytest.raises(ValueError, match=f"Checksum failure: .*shard.00002.*: {name} is"):
+            read(remote=remote, local=str(tmp_path / "bad"), validate_hash=name)
+
+
 def test_hash_must_be_in_the_index(remote: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Hash algorithm `md5` does not match with those provided"):
         read(remote=remote, local=str(tmp_path / "cache"), validate_hash="md5")
@@ -177,16 +196,23 @@ def test_compressed_local_data_is_unpacked_beside_itself(tmp_path: Path) -> None
 
 
 def test_folders_that_cannot_be_written_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = make_remote(tmp_path / "only", "zstd")
 
-    def refuse(*args: Any) -> bool:
-        raise PermissionError(13, "Permission denied")
+    def refuse(path: str, *args: Any) -> bool:
+        raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("streaming.base.stream.make_once", refuse)
     assert read(local=folder) == list(range(ROWS))
-    assert kinds(Path(folder)) == {".json", ".zstd"}
+    assert kinds(Path(folder)) == {".json", ".zstd"} and not caplog.records[1:]
+    assert f"{folder} cannot be written: its shards are read into memory" in caplog.text
+    monkeypatch.setattr("streaming.base.cache._MAX_BYTES_IN_MEMORY", 25_000)
+    dataset = StreamingDataset(local=folder, batch_size=4)
+    for number in (0, 15, 25, 0, 45):  # Of the two that fit, the one used last stays.
+        assert dataset[number]["id"] == number
+        assert sum(shard.is_open for shard in dataset.shards) <= 2
+    assert dataset.shards[0].is_open and not dataset.shards[2].is_open
 
 
 def test_a_new_index_at_the_source_is_taken_over(tmp_path: Path) -> None:
@@ -218,7 +244,9 @@ def size_of(folder: Path) -> int:
     total = 0
     for path in folder.iterdir():
         try:
-            total += path.stat().st_size
+            facts = path.stat()
+            # A file that is to come stands there in its full size before it takes any room.
+            total += min(facts.st_size, 512 * facts.st_blocks)
         except FileNotFoundError:  # Removed by the thread that fetches ahead.
             continue
     return total
@@ -260,6 +288,40 @@ def test_only_copies_are_never_evicted(tmp_path: Path) -> None:
     for number in range(dataset.num_shards):
         dataset.evict_shard(number)
     assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("linked", ["local", "remote", "split"])
+def test_nor_when_a_link_leads_to_them(linked: str, tmp_path: Path) -> None:
+    only, link = Path(make_remote(tmp_path / "a/data")), tmp_path / "b"
+    link.mkdir()
+    (link / "data").symlink_to(only)
+    if linked == "split":
+        places: Any = {"remote": str(only.parent), "local": str(link), "split": "data"}
+    else:
+        pair = (str(only), str(link / "data"))[:: 1 if linked == "local" else -1]
+        places = dict(zip(("remote", "local"), pair, strict=True))
+    before = sorted(os.listdir(only))
+    dataset = StreamingDataset(**places, cache_limit="60kb", batch_size=4)
+    assert [sample["id"] for sample in dataset] == list(range(ROWS))
+    for number in range(dataset.num_shards):
+        dataset.evict_shard(number)
+    assert sorted(os.listdir(only)) == before and Path(only, before[1]).stat().st_size > 5_000
+
+
+class _OwnStream(Stream):
+    """A stream that fetches as streams always could: it is told the shard, and nothing else."""
+
+    def prepare_shard(self, shard: Reader) -> int:
+        return super().prepare_shard(shard)
+
+
+def test_streams_of_others_keep_to_the_limit(remote: str, tmp_path: Path) -> None:
+    local = tmp_path / "cache"
+    stream = _OwnStream(remote=remote, local=str(local))
+    dataset = StreamingDataset(streams=[stream], cache_limit="90kb", batch_size=4)
+    for sample in dataset:
+        assert len(sample["x"]) == 900
+    assert 0 < dataset.cache_usage <= 90_000 and size_of(local) <= 100_000
 
 
 def test_a_shard_that_goes_during_an_epoch_comes_back(remote: str, tmp_path: Path) -> None:
@@ -362,7 +424,7 @@ def test_ten_thousand_shards_begin_at_once(tmp_path: Path) -> None:
     index = json.loads((folder / "index.json").read_text())
     index["shards"] *= 10_000
     (folder / "index.json").write_text(json.dumps(index))
-    start = time.perf_counter()
+    start = time.process_time()  # Others may use the processor as well.
     loader = StreamingDataLoader(StreamingDataset(local=str(folder), shuffle=True), batch_size=8)
     next(iter(loader))
-    assert time.perf_counter() - start < 6  # 2 seconds on a quiet machine.
+    assert time.process_time() - start < 2

@@ -45,3 +45,12 @@ def test_videos_outside_are_fetched_once(kind: Any, tmp_path: Path) -> None:
         without[0]
     with pytest.raises(ValueError, match="`extra_local` is needed"):
         kind(local=local)
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "/secret"])
+def test_a_path_stays_in_its_folder(name: str, tmp_path: Path) -> None:
+    local = write(tmp_path / "rows", [{"content_path": name}])
+    (tmp_path / "secret").write_bytes(b"secret")
+    dataset = StreamingOutsideGIWebVid(local=local, extra_local=str(tmp_path / "videos"))
+    with pytest.raises(ValueError, match="leaves the folder of the videos"):
+        dataset[0]

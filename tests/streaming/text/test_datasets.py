@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import default_collate
 from transformers import PreTrainedTokenizerFast
 
 from streaming import MDSWriter, StreamingDataLoader
@@ -64,6 +66,13 @@ def test_masked_words_become_labels(tmp_path: Path) -> None:
         "attention_mask": [1, 1, 1, 1, 1, 0],
         "labels": [-100, -100, 55, 66, -100, -100],
     }
+    batch = default_collate([found, found])
+    logits = torch.randn(2, 6, 110, generator=torch.Generator().manual_seed(0))
+    loss = torch.nn.functional.cross_entropy(logits.mT, batch["labels"])
+    picked = logits.log_softmax(-1)[:, [2, 3], [55, 66]]
+    torch.testing.assert_close(loss, -picked.mean())
+    torch.from_numpy(found["input_ids"])[0] = 5
+    assert StreamingEnWiki(local=local)[0]["input_ids"][0] == 101
     other = write(tmp_path / "text", {"text": "str"}, [{"text": json.dumps("a")}])
     with pytest.raises(KeyError, match=r"no column masked_lm_positions|no column input_ids"):
         StreamingEnWiki(local=other)[0]

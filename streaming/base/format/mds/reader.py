@@ -24,6 +24,8 @@ class MDSReader(Reader):
         zip_data: The compressed file, if any.
     """
 
+    counts_samples = reads_excerpts = True
+
     def __init__(
         self,
         dirname: str,

@@ -75,8 +75,7 @@ class MDSWriter(Writer):
         """The sizes of the columns that vary, then all columns."""
         sizes, body = [], []
         for name, encoding in self._encoders:
-            value = sample[name]
-            data = value if isinstance(value, bytes) else encoding.encode(value)
+            data = self._encode(name, encoding, sample)
             if encoding.size is None:
                 sizes.append(len(data))
             elif encoding.size != len(data):
@@ -86,6 +85,18 @@ class MDSWriter(Writer):
                 )
             body.append(data)
         return b"".join([np.array(sizes, "<u4").tobytes(), *body])
+
+    def _encode(self, name: str, encoding: Encoding, sample: dict[str, Any]) -> bytes:
+        if name not in sample:
+            raise KeyError(f"The sample has no column {name!r}, only {sorted(sample)}.")
+        value = sample[name]
+        if isinstance(value, bytes):
+            return value
+        try:
+            return encoding.encode(value)
+        except (AttributeError, TypeError, ValueError) as error:
+            kind = ValueError if isinstance(error, ValueError) else type(error)
+            raise kind(f"Column {name!r} ({self.columns[name]}): {error}") from error
 
     def encode_files(self, samples: list[bytes]) -> list[RawFile]:
         """Number of samples, where each begins, how it was written, the samples."""

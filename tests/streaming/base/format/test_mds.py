@@ -162,6 +162,18 @@ def test_arrays_come_back(encoding: str, array: np.ndarray, tmp_path: Path) -> N
     np.testing.assert_array_equal(mds_decode(encoding, mds_encode(encoding, array)), array)
 
 
+def test_a_value_that_does_not_fit_is_named_by_its_column(tmp_path: Path) -> None:
+    with MDSWriter(columns={"a": "ndarray:int32", "b": "str"}, out=str(tmp_path)) as writer:
+        with pytest.raises(ValueError, match=r"Column 'a' \(ndarray:int32\): .* with 0 elements"):
+            writer.write({"a": np.empty(0, np.int32), "b": "text"})  # B119
+        with pytest.raises(AttributeError, match=r"Column 'b' \(str\): "):
+            writer.write({"a": np.ones(1, np.int32), "b": 3})
+        with pytest.raises(KeyError, match=r"no column 'b', only \['a'\]"):
+            writer.write({"a": np.ones(1, np.int32)})
+        writer.write({"a": np.ones(1, np.int32), "b": "text"})
+    assert len(LocalDataset(str(tmp_path))) == 1
+
+
 @pytest.mark.parametrize(
     ("encoding", "error"),
     [("foo", TypeError), ("foo:3", TypeError), ("int:3", ValueError), ("ndarray:bool", ValueError)],

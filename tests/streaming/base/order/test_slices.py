@@ -86,3 +86,6 @@ def test_places_come_in_bounded_parts() -> None:
     first = next(Slicer(10**10, 0, 4, 8).places(3))
     assert len(first) <= 1 << 14 and first[:5].tolist() == [12, 13, 14, 15, 44]
     np.testing.assert_array_equal(np.diff(first[::4]), 32)
+    # Of many ranks' workers each takes little, or it would look into every block of a long stretch.
+    first = next(Slicer(10**10, 0, 4, 1024).places(3, 1, 4))
+    assert first[-1] - first[0] < 1 << 22 and first[:5].tolist() == [4108, 4109, 4110, 4111, 20492]
