@@ -1,13 +1,13 @@
 """Documents in, padded token rows out in which no document is cut that fits into a row."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmfoundry.data.concatenation import ConcatReport, RowMaker, Separators
+from llmfoundry.data.concatenation import ConcatReport, RowMaker, Separators, TokenIds
 from llmfoundry.data.packing_plan import best_fit
 
 __all__ = ["LENGTHS_COLUMN", "BestFitPacker", "PackingReport", "find_padding"]
@@ -38,8 +38,8 @@ class PackingReport(ConcatReport):
             f"samples written: {self.samples:,} ({self.tokens_in_samples:,} tokens)",
             f"padding: {self.tokens_padding:,} tokens ({padded:.2%} of the samples)",
         ]
-        if left_over := self.tokens - self.tokens_in_samples:  # a limit of samples was reached
-            rows.append(f"left over behind the last sample: {left_over:,} tokens")
+        if self.tokens_left_over:  # a limit of samples was reached
+            rows.append(f"left over behind the last sample: {self.tokens_left_over:,} tokens")
         if self.separators_present:
             rows.append(f"separators already in the text, not doubled: {self.separators_present:,}")
         return rows
@@ -70,7 +70,7 @@ class BestFitPacker(RowMaker):
         self.window = window
         self.report = self._report = PackingReport()
 
-    def samples(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[dict[str, Any]]:
+    def samples(self, documents: Iterable[Iterable[TokenIds]]) -> Iterator[dict[str, Any]]:
         """Yields the rows that the documents make, with the lengths of the documents in each."""
         waiting: list[NDArray[Any]] = []
         for pieces in documents:
@@ -78,10 +78,9 @@ class BestFitPacker(RowMaker):
             for row in self._document(pieces):
                 full += 1
                 yield self._sample([row])
-            self._report.documents_cut += (full + bool(self._buffer)) > 1
-            if self._buffer:
-                waiting.append(np.asarray(self._buffer, dtype=np.int32))
-                self._buffer = []
+            self._report.documents_cut += (full + bool(self._held)) > 1
+            if self._held:
+                waiting.append(self._take_out())
             if len(waiting) == self.window:
                 yield from self._packed(waiting)
                 waiting = []
