@@ -1,4 +1,4 @@
-"""``llmfoundry data_prep``: text into MDS shards."""
+"""``llmfoundry data_prep``: text into shards."""
 
 from typing import Annotated
 
@@ -23,8 +23,10 @@ Packing = Annotated[
     str, typer.Option(help="concat cuts where a row ends; best_fit fits whole documents into rows.")
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that tokenise; the result is the same.")
+    int | None,
+    typer.Option(help="Processes that tokenise, all CPUs if unset; the result is the same."),
 ]
+Format = Annotated[str, typer.Option("--format", help="mds, or tokens: flat files of token ids.")]
 
 
 @app.command(name="convert_dataset_hf")
@@ -46,8 +48,9 @@ def convert_dataset_hf(
     no_wrap: NoWrap = False,
     num_workers: Workers = None,
     packing: Packing = "concat",
+    output_format: Format = "mds",
 ) -> None:
-    """Write splits of C4 or the Pile as MDS shards."""
+    """Write splits of C4 or the Pile as shards."""
     command_utils.convert_dataset_hf_from_args(
         dataset=dataset,
         data_subset=data_subset,
@@ -62,6 +65,7 @@ def convert_dataset_hf(
         no_wrap=no_wrap,
         num_workers=num_workers,
         packing=packing,
+        output_format=output_format,
     )
 
 
@@ -78,8 +82,9 @@ def convert_dataset_json(
     no_wrap: NoWrap = False,
     num_workers: Workers = None,
     packing: Packing = "concat",
+    output_format: Format = "mds",
 ) -> None:
-    """Write JSON files with a text column as MDS shards."""
+    """Write JSON files with a text column as shards."""
     command_utils.convert_dataset_json_from_args(
         path=path,
         out_root=out_root,
@@ -92,6 +97,64 @@ def convert_dataset_json(
         no_wrap=no_wrap,
         num_workers=num_workers,
         packing=packing,
+        output_format=output_format,
+    )
+
+
+@app.command(name="convert_finetuning_dataset")
+def convert_finetuning_dataset(
+    dataset: Annotated[
+        str, typer.Option(help="A hub name, a folder or file, or json, csv, parquet.")
+    ],
+    out_root: Annotated[str, typer.Option(help="Folder of the split folders.")],
+    data_subset: Annotated[str | None, typer.Option(help="Configuration of the data.")] = None,
+    splits: Annotated[
+        str, typer.Option(help="Splits with commas between; each becomes a folder.")
+    ] = "train,validation",
+    preprocessor: Annotated[
+        str | None, typer.Option(help="A registered name, or package.module:function.")
+    ] = None,
+    data_files: Annotated[
+        str, typer.Option(help="The file of each split, in their order, with commas between.")
+    ] = "",
+    skip_preprocessing: Annotated[
+        bool,
+        typer.Option("--skip-preprocessing", help="Rows are prompts and responses, or chats."),
+    ] = False,
+    local: Annotated[str | None, typer.Option(help="A second folder to keep a copy in.")] = None,
+    compression: Compression = None,
+    num_workers: Workers = None,
+    tokenizer: Tokenizer = None,
+    tokenizer_kwargs: Annotated[
+        str | None, typer.Option(help="Arguments of the tokenizer, as JSON.")
+    ] = None,
+    max_seq_len: Annotated[int, typer.Option(help="Tokens of a row in training.")] = 2048,
+    target_prompts: Annotated[
+        str, typer.Option(help="Prompts to learn: none, all or length>=N.")
+    ] = "none",
+    target_responses: Annotated[str, typer.Option(help="Answers to learn: last or all.")] = "last",
+    encoder_decoder: Annotated[
+        bool, typer.Option("--encoder-decoder", help="Training is of an encoder-decoder.")
+    ] = False,
+) -> None:
+    """Write splits of a fine-tuning data set as MDS shards: texts, or turns of token ids."""
+    command_utils.convert_finetuning_dataset_from_args(
+        dataset=dataset,
+        data_subset=data_subset,
+        splits=[split.strip() for split in splits.split(",") if split.strip()],
+        preprocessor=preprocessor,
+        data_files=[file.strip() for file in data_files.split(",") if file.strip()],
+        skip_preprocessing=skip_preprocessing,
+        out_root=out_root,
+        local=local,
+        compression=compression,
+        num_workers=num_workers,
+        tokenizer=tokenizer,
+        tokenizer_kwargs=tokenizer_kwargs,
+        max_seq_len=max_seq_len,
+        target_prompts=target_prompts,
+        target_responses=target_responses,
+        encoder_decoder=encoder_decoder,
     )
 
 
@@ -112,15 +175,16 @@ def convert_text_to_mds(
         int, typer.Option(help="Processes that tokenise; the result is the same.")
     ] = default_processes(),
     reprocess: Annotated[
-        bool, typer.Option("--reprocess", help="Do not accept what an earlier call wrote.")
+        bool, typer.Option("--reprocess", help="Write again what the same call wrote.")
     ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the tokenizer.")
     ] = False,
     logging_level: Annotated[str, typer.Option(help="Level of Python's logging.")] = "INFO",
     packing: Packing = "concat",
+    output_format: Format = "mds",
 ) -> None:
-    """Write the text files below a folder as MDS shards of token rows."""
+    """Write the text files below a folder as shards of token rows."""
     command_utils.convert_text_to_mds_from_args(
         output_folder=output_folder,
         input_folder=input_folder,
@@ -136,7 +200,18 @@ def convert_text_to_mds(
         trust_remote_code=trust_remote_code,
         logging_level=logging_level,
         packing=packing,
+        output_format=output_format,
     )
+
+
+@app.command(
+    name="convert_delta_to_json",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def convert_delta_to_json() -> None:
+    """Left behind: says what to use instead."""
+    command_utils.convert_delta_to_json_from_args()
 
 
 @app.command(name="fetch_text")

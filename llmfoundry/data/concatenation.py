@@ -10,7 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ConcatReport", "RowMaker", "Separators", "TokenConcatenator", "find_separators"]
+__all__ = [
+    "ConcatReport",
+    "RowMaker",
+    "Separators",
+    "TokenConcatenator",
+    "TokenIds",
+    "find_separators",
+    "own_specials",
+]
+
+TokenIds = Sequence[int] | NDArray[Any]
+"""The ids of a text's tokens; an array is taken as it is, without a look at each."""
 
 
 @dataclass
@@ -25,10 +36,13 @@ class ConcatReport:
     tokens_in_samples: int = 0
     tokens_cut: int = 0
     """Tokens behind the first full sample of a buffer, which no_wrap throws away."""
-    tokens_left_over: int = 0
-    """Tokens at the very end that fill no whole sample."""
     separators_present: int = 0
     """Separators that a document brought along itself and that were not added again."""
+
+    @property
+    def tokens_left_over(self) -> int:
+        """Tokens behind the last sample: less than one, or what a limit of samples left."""
+        return self.tokens - self.tokens_in_samples - self.tokens_cut
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
@@ -36,7 +50,7 @@ class ConcatReport:
             f"documents: {self.documents:,} ({self.empty_documents:,} empty)",
             f"tokens: {self.tokens:,}",
             f"samples written: {self.samples:,} ({self.tokens_in_samples:,} tokens)",
-            f"left over at the end: {self.tokens_left_over:,} tokens (dropped: less than a sample)",
+            f"left over at the end: {self.tokens_left_over:,} tokens (dropped: behind the last)",
         ]
         if self.tokens_cut:
             rows.append(f"cut by no_wrap: {self.tokens_cut:,} tokens")
@@ -46,7 +60,7 @@ class ConcatReport:
 
     def as_dict(self) -> dict[str, int]:
         """The report as plain numbers."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "tokens_left_over": self.tokens_left_over}
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ def find_separators(tokenizer: Any, bos_text: str, eos_text: str) -> Separators:
         ValueError: Nothing would separate the documents, or the tokenizer's own tokens contradict
             ``bos_text`` or ``eos_text``.
     """
-    own_before, own_after = _own_specials(tokenizer)
+    own_before, own_after = own_specials(tokenizer)
     before = _one_of(tokenizer, "bos_text", bos_text, own_before)
     after = _one_of(tokenizer, "eos_text", eos_text, own_after)
     if not before and not after:
@@ -80,7 +94,7 @@ def find_separators(tokenizer: Any, bos_text: str, eos_text: str) -> Separators:
     return Separators(before, after)
 
 
-def _own_specials(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def own_specials(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer itself puts before and behind a text."""
     plain = tokenizer("test", add_special_tokens=False)["input_ids"]
     full = tokenizer("test")["input_ids"]
@@ -132,10 +146,11 @@ class RowMaker(ABC):
         self.separators = separators
         self.no_wrap = no_wrap
         self.report = ConcatReport()
-        self._buffer: list[int] = []
+        self._parts: list[NDArray[np.int32]] = []
+        self._held = 0
 
     @abstractmethod
-    def samples(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[dict[str, Any]]:
+    def samples(self, documents: Iterable[Iterable[TokenIds]]) -> Iterator[dict[str, Any]]:
         """Yields the samples that the documents make.
 
         Args:
@@ -143,7 +158,7 @@ class RowMaker(ABC):
                 memory at once.
         """
 
-    def _document(self, pieces: Iterable[Sequence[int]]) -> Iterator[NDArray[Any]]:
+    def _document(self, pieces: Iterable[TokenIds]) -> Iterator[NDArray[Any]]:
         before, after = self.separators.before, self.separators.after
         report = self.report
         report.documents += 1
@@ -155,7 +170,7 @@ class RowMaker(ABC):
             size += len(piece)
             self._take(piece)
             if after:
-                tail = (tail + tuple(piece[-len(after) :]))[-len(after) :]
+                tail = (tail + _ids(piece[-len(after) :]))[-len(after) :]
             # With no_wrap the end of the document decides what is cut, so it has to be awaited.
             if not self.no_wrap:
                 yield from self._full_rows()
@@ -168,39 +183,52 @@ class RowMaker(ABC):
             self._take(after)
         yield from self._full_rows()
 
-    def _open(self, piece: Sequence[int], before: tuple[int, ...]) -> None:
-        if before and tuple(piece[: len(before)]) == before:
+    def _open(self, piece: TokenIds, before: tuple[int, ...]) -> None:
+        if before and _ids(piece[: len(before)]) == before:
             self.report.separators_present += 1
         else:
             self._take(before)
 
-    def _take(self, ids: Sequence[int]) -> None:
-        self._buffer.extend(ids)
+    def _take(self, ids: TokenIds) -> None:
+        self._parts.append(np.asarray(ids, dtype=np.int32))
+        self._held += len(ids)
         self.report.tokens += len(ids)
 
+    def _take_out(self) -> NDArray[np.int32]:
+        """Empties the buffer."""
+        held = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.int32)
+        self._parts, self._held = [], 0
+        return held
+
     def _full_rows(self) -> Iterator[NDArray[Any]]:
-        start = 0
-        while len(self._buffer) - start >= self.length:
-            row = np.asarray(self._buffer[start : start + self.length], dtype=np.int32)
-            start += self.length
+        if self._held < self.length:
+            return
+        held = self._take_out()
+        rows = 1 if self.no_wrap else len(held) // self.length
+        rest = held[rows * self.length :]
+        if self.no_wrap:
+            self.report.tokens_cut += len(rest)
+        else:
+            # Copied, for a view would keep all the rows in memory.
+            self._parts, self._held = [rest.copy()], len(rest)
+        for row in held[: rows * self.length].reshape(rows, self.length):
             self.report.samples += 1
             self.report.tokens_in_samples += self.length
             yield row
-            if self.no_wrap:
-                self.report.tokens_cut += len(self._buffer) - start
-                start = len(self._buffer)
-        self._buffer = self._buffer[start:]
+
+
+def _ids(tokens: TokenIds) -> tuple[int, ...]:
+    return tuple(tokens.tolist() if isinstance(tokens, np.ndarray) else tokens)
 
 
 class TokenConcatenator(RowMaker):
     """Joins documents into rows of ``length`` tokens, wherever a row then ends."""
 
-    def samples(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[dict[str, Any]]:
+    def samples(self, documents: Iterable[Iterable[TokenIds]]) -> Iterator[dict[str, Any]]:
         """Yields the rows that the documents fill, as samples."""
         return ({"tokens": row} for row in self.documents(documents))
 
-    def documents(self, documents: Iterable[Iterable[Sequence[int]]]) -> Iterator[NDArray[Any]]:
+    def documents(self, documents: Iterable[Iterable[TokenIds]]) -> Iterator[NDArray[Any]]:
         """Yields the rows that the documents fill."""
         for pieces in documents:
             yield from self._document(pieces)
-        self.report.tokens_left_over = len(self._buffer)

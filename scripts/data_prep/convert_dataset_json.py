@@ -1,8 +1,6 @@
-"""Writes JSON files with a text column as MDS shards."""
+"""Writes JSON files with a text column as shards."""
 
 import argparse
-
-from llmfoundry.command_utils import convert_dataset_json_from_args
 
 
 def parse_args() -> argparse.Namespace:
@@ -19,14 +17,22 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--no_wrap", action="store_true", help="throw away what a full row leaves of its documents"
     )
-    parser.add_argument("--num_workers", type=int, default=None, help="processes that tokenise")
+    parser.add_argument(
+        "--num_workers", type=int, default=None, help="processes that tokenise; all CPUs if unset"
+    )
     parser.add_argument(
         "--packing",
         default="concat",
         help="concat cuts where a row ends; best_fit fits whole documents into rows",
     )
+    parser.add_argument(
+        "--format", dest="output_format", default="mds", help="mds, or tokens: flat files of ids"
+    )
     return parser.parse_args()
 
 
 if __name__ == "__main__":
+    # Here, for the processes that tokenise run this file too, and need nothing of it.
+    from llmfoundry.command_utils import convert_dataset_json_from_args
+
     convert_dataset_json_from_args(**vars(parse_args()))

@@ -1,8 +1,7 @@
-"""Writes the text files below a folder as MDS shards of token rows."""
+"""Writes the text files below a folder as shards of token rows."""
 
 import argparse
 
-from llmfoundry.command_utils import convert_text_to_mds_from_args
 from llmfoundry.utils.cpu_count import default_processes
 
 
@@ -34,7 +33,7 @@ def parse_args() -> argparse.Namespace:
         nargs="?",
         const=True,
         default=False,
-        help="do not accept what an earlier call wrote",
+        help="write again what the same call wrote",
     )
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="run code that comes with the tokenizer"
@@ -45,8 +44,14 @@ def parse_args() -> argparse.Namespace:
         default="concat",
         help="concat cuts where a row ends; best_fit fits whole documents into rows",
     )
+    parser.add_argument(
+        "--format", dest="output_format", default="mds", help="mds, or tokens: flat files of ids"
+    )
     return parser.parse_args()
 
 
 if __name__ == "__main__":
+    # Here, for the processes that tokenise run this file too, and need nothing of it.
+    from llmfoundry.command_utils import convert_text_to_mds_from_args
+
     convert_text_to_mds_from_args(**vars(parse_args()))

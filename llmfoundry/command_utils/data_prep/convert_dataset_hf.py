@@ -1,4 +1,4 @@
-"""``data_prep convert_dataset_hf``: C4 or the Pile from the hub into MDS shards."""
+"""``data_prep convert_dataset_hf``: C4 or the Pile from the hub into shards."""
 
 import json
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from llmfoundry.command_utils.data_prep._json_rows import text_of
 from llmfoundry.command_utils.data_prep._rows import (
-    print_report,
-    write_texts,
-    write_token_rows,
+    Output,
+    concatenation,
+    unwritten,
+    write_dataset,
 )
-from llmfoundry.command_utils.data_prep._writing import check_output_folder, finished_folder
-from llmfoundry.command_utils.data_prep.convert_dataset_json import concatenation
 
 __all__ = ["CONSTS", "convert_dataset_hf", "convert_dataset_hf_from_args"]
 
@@ -62,14 +62,17 @@ def convert_dataset_hf(
     no_wrap: bool,
     num_workers: int | None,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
-    """Writes splits of a hub data set as MDS shards, tokenised if ``concat_tokens`` is given.
+    """Writes splits of a hub data set as shards, tokenised if ``concat_tokens`` is given.
+
+    A call that was killed goes on, when it is repeated, with the first split that is not whole.
 
     Args:
         dataset: ``allenai/c4`` or ``the_pile``.
         data_subset: The data set's configuration, such as ``en``.
         splits: Our splits, such as ``train_small`` and ``val``; each becomes a folder.
-        out_root: The folder of those folders.
+        out_root: The folder of those folders, here or in a store.
         compression: Compression of the shards, such as ``zstd``.
         concat_tokens: Tokens of a row; None writes the texts as they are.
         tokenizer: A folder or hub name; needed with ``concat_tokens``.
@@ -80,6 +83,11 @@ def convert_dataset_hf(
         num_workers: Processes that tokenise, all CPUs if None; the result does not depend on it.
         packing: ``concat`` joins texts and cuts them into rows; ``best_fit`` fits texts into padded
             rows and cuts only those that are longer than one.
+        output_format: ``mds`` or ``tokens``, flat files of token ids.
+
+    Raises:
+        OutputFolderNotEmptyError: A split's folder holds something else, or all are there.
+        InvalidDatasetError: A row has no ``text``.
     """
     if dataset not in CONSTS:
         raise ValueError(
@@ -89,9 +97,24 @@ def convert_dataset_hf(
     unknown = [split for split in splits if split not in CONSTS[dataset]]
     if unknown:
         raise KeyError(f"Constants not defined for split {unknown}; there are {[*CONSTS[dataset]]}")
-    chosen = [CONSTS[dataset][split] for split in splits]
-    for split in chosen:
-        check_output_folder(os.path.join(out_root, split.folder_split))
+    shared = {
+        "dataset": dataset,
+        "data_subset": data_subset,
+        "compression": compression,
+        "concat_tokens": concat_tokens,
+        "tokenizer": tokenizer,
+        "tokenizer_kwargs": tokenizer_kwargs,
+        "bos_text": bos_text,
+        "eos_text": eos_text,
+        "no_wrap": no_wrap,
+        "packing": packing,
+        "format": output_format,
+    }
+    outputs: dict[str, Output] = {}
+    for split in splits:
+        folder = os.path.join(out_root, CONSTS[dataset][split].folder_split)
+        outputs[split] = Output(folder, compression, {**shared, "split": split}, output_format)
+    missing = unwritten([*outputs.values()])
     how = concatenation(
         concat_tokens,
         tokenizer,
@@ -99,28 +122,29 @@ def convert_dataset_hf(
         bos_text,
         eos_text,
         no_wrap,
-        num_workers or os.cpu_count() or 1,
+        num_workers,
         packing,
     )
-    for split in chosen:
-        output = os.path.join(out_root, split.folder_split)
-        texts = _hub_texts(dataset, data_subset, split.hf_split)
-        with finished_folder(output) as folder:
-            limit = split.truncated_samples
-            if how is None:
-                report = write_texts(folder, texts, compression, limit)
-            else:
-                documents = ([text] for text in texts)
-                report = write_token_rows(folder, documents, how, compression, limit)
-        print_report(f"Wrote {output} from {dataset}, {split.hf_split}:", report)
+    for split, output in outputs.items():
+        if output not in missing:
+            continue
+        source = CONSTS[dataset][split]
+        texts = _hub_texts(dataset, data_subset, source.hf_split)
+        write_dataset(
+            output,
+            ([text] for text in texts),
+            how,
+            f"{dataset}, {source.hf_split}",
+            source.truncated_samples,
+        )
 
 
 def _hub_texts(dataset: str, data_subset: str | None, split: str) -> Iterator[str]:
     import datasets
 
     rows = datasets.load_dataset(path=dataset, name=data_subset, split=split, streaming=True)
-    for row in rows:
-        yield row["text"]
+    for number, row in enumerate(rows, start=1):
+        yield text_of(row, f"{dataset}, {split}, row {number}")
 
 
 def convert_dataset_hf_from_args(
@@ -137,6 +161,7 @@ def convert_dataset_hf_from_args(
     no_wrap: bool,
     num_workers: int | None,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
     """:func:`convert_dataset_hf` with a command line's values: unset is None, kwargs are JSON."""
     convert_dataset_hf(
@@ -153,4 +178,5 @@ def convert_dataset_hf_from_args(
         no_wrap=no_wrap,
         num_workers=num_workers,
         packing=packing,
+        output_format=output_format,
     )

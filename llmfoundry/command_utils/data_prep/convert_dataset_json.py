@@ -1,14 +1,8 @@
-"""``data_prep convert_dataset_json``: JSON files with a ``text`` column into MDS shards."""
+"""``data_prep convert_dataset_json``: JSON files with a ``text`` column into shards."""
 
 from llmfoundry.command_utils.data_prep._json_rows import json_files, read_texts
-from llmfoundry.command_utils.data_prep._rows import (
-    Concatenation,
-    print_report,
-    write_texts,
-    write_token_rows,
-)
-from llmfoundry.command_utils.data_prep._tokenizing import Tokenizing
-from llmfoundry.command_utils.data_prep._writing import finished_folder
+from llmfoundry.command_utils.data_prep._rows import Output, concatenation, write_dataset
+from llmfoundry.command_utils.data_prep._writing import check_output_folder
 
 __all__ = ["convert_dataset_json", "convert_dataset_json_from_args"]
 
@@ -25,11 +19,13 @@ def convert_dataset_json(
     no_wrap: bool = False,
     num_workers: int | None = None,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
-    """Writes the rows of JSON files as MDS shards, tokenised if ``concat_tokens`` is given.
+    """Writes the rows of JSON files as shards, tokenised if ``concat_tokens`` is given.
 
     Args:
-        path: A JSON file (one object a line, or an array), or a folder of them.
+        path: A JSON file (one object a line, or an array), or a folder of them; it and the next may
+            be in a store, such as ``s3://bucket/folder``.
         out_root: The folder of the shards, which must not hold anything yet.
         compression: Compression of the shards, such as ``zstd``.
         concat_tokens: Tokens of a row; None writes the texts as they are.
@@ -38,65 +34,40 @@ def convert_dataset_json(
         bos_text: Text of the token that starts each document.
         eos_text: Text of the token that ends each document.
         no_wrap: Throws away what a full row leaves of its documents.
-        num_workers: Processes that tokenise; the result does not depend on it.
+        num_workers: Processes that tokenise, all CPUs if None; the result does not depend on it.
         packing: ``concat`` joins texts and cuts them into rows; ``best_fit`` fits texts into padded
             rows and cuts only those that are longer than one.
+        output_format: ``mds`` or ``tokens``, flat files of token ids.
+
+    Raises:
+        InvalidDatasetError: A row is no object with a ``text``; the error names file and line.
+        OutputFolderNotEmptyError: ``out_root`` holds something.
+        DatasetTooSmallError: All texts together are less than one row.
     """
     if split != "train":
         raise ValueError(f"split={split!r}: JSON files have only the split 'train'.")
+    arguments = {
+        "path": path,
+        "compression": compression,
+        "concat_tokens": concat_tokens,
+        "tokenizer": tokenizer,
+        "bos_text": bos_text,
+        "eos_text": eos_text,
+        "no_wrap": no_wrap,
+        "packing": packing,
+        "format": output_format,
+    }
     files = json_files(path)
+    check_output_folder(out_root, arguments)
     how = concatenation(
-        concat_tokens, tokenizer, None, bos_text, eos_text, no_wrap, num_workers or 1, packing
+        concat_tokens, tokenizer, None, bos_text, eos_text, no_wrap, num_workers, packing
     )
-    with finished_folder(out_root) as folder:
-        texts = read_texts(files)
-        if how is None:
-            report = write_texts(folder, texts, compression)
-        else:
-            report = write_token_rows(folder, ([text] for text in texts), how, compression)
-    print_report(f"Wrote {out_root} from {len(files)} JSON files:", report)
-
-
-def concatenation(
-    concat_tokens: int | None,
-    tokenizer: str | None,
-    tokenizer_kwargs: dict[str, object] | None,
-    bos_text: str | None,
-    eos_text: str | None,
-    no_wrap: bool,
-    processes: int,
-    packing: str,
-) -> Concatenation | None:
-    """How to make rows of tokens, or None if texts are to be written as they are.
-
-    Raises:
-        ValueError: Settings of concatenation are given but it is not, or it lacks the tokenizer.
-    """
-    if concat_tokens is None:
-        idle = {"bos_text": bos_text, "eos_text": eos_text, "no_wrap": no_wrap}
-        idle["packing"] = packing != "concat"
-        given = [name for name, value in idle.items() if value]
-        if given:
-            raise ValueError(
-                f"{' and '.join(given)} has no effect without concat_tokens. Give it (tokens of a "
-                "row) with a tokenizer, or leave them out."
-            )
-        return None
-    if tokenizer is None:
-        raise ValueError(
-            "When setting concat_tokens, you must specify a tokenizer (a folder or a hub name)."
-        )
-    how = Concatenation(
-        concat_tokens,
-        Tokenizing(tokenizer, tokenizer_kwargs),
-        bos_text or "",
-        eos_text or "",
-        no_wrap,
-        processes,
-        packing,
+    write_dataset(
+        Output(out_root, compression, arguments, output_format),
+        ([text] for text in read_texts(files)),
+        how,
+        f"{len(files)} JSON files of {path}",
     )
-    how.row_maker()  # Refuses what cannot be before anything is written.
-    return how
 
 
 def convert_dataset_json_from_args(
@@ -111,6 +82,7 @@ def convert_dataset_json_from_args(
     no_wrap: bool = False,
     num_workers: int | None = None,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
     """:func:`convert_dataset_json` with a command line's values, where unset is None."""
     convert_dataset_json(
@@ -125,4 +97,5 @@ def convert_dataset_json_from_args(
         no_wrap=no_wrap,
         num_workers=num_workers,
         packing=packing,
+        output_format=output_format,
     )

@@ -2,33 +2,31 @@
 
 import ast
 import logging
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from llmfoundry.command_utils.data_prep._rows import (
-    Concatenation,
-    print_report,
-    write_token_rows,
-)
-from llmfoundry.command_utils.data_prep._text_files import get_object_names, read_pieces
-from llmfoundry.command_utils.data_prep._tokenizing import Tokenizing, load_tokenizer
+from llmfoundry.command_utils.data_prep._loading import load_tokenizer
+from llmfoundry.command_utils.data_prep._rows import Output, concatenation, write_dataset
+from llmfoundry.command_utils.data_prep._text_files import get_object_names, read_documents
 from llmfoundry.command_utils.data_prep._writing import (
     DONE_FILENAME,
     check_output_folder,
-    finished_folder,
+    is_whole,
 )
-from llmfoundry.utils.exceptions import DatasetTooSmallError
 from llmfoundry.utils.stores import local_file
 
 __all__ = [
     "convert_text_to_mds",
     "convert_text_to_mds_from_args",
+    "download_and_convert",
+    "get_object_names",
+    "get_task_args",
     "is_already_processed",
     "write_done_file",
 ]
-
-log = logging.getLogger(__name__)
 
 # These decide how the work is done and not what comes out.
 WITHOUT_INFLUENCE = ("processes", "reprocess", "output_folder")
@@ -48,6 +46,7 @@ def convert_text_to_mds(
     reprocess: bool,
     trust_remote_code: bool,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
     """Writes the text files below a folder as rows of tokens; each file is one document.
 
@@ -66,43 +65,106 @@ def convert_text_to_mds(
         compression: Compression of the shards, such as ``zstd``.
         processes: Processes that tokenise, at most.
         args_str: All arguments as text, to recognise the call by.
-        reprocess: Does not accept what an earlier call wrote; its folder must be removed first.
+        reprocess: Writes again what an earlier call with these settings wrote, and replaces it.
         trust_remote_code: Runs code that comes with the tokenizer.
         packing: ``concat`` joins files and cuts them into rows; ``best_fit`` fits files into padded
             rows and cuts only those that are longer than one.
+        output_format: ``mds`` or ``tokens``, flat files of token ids.
 
     Raises:
+        InputFolderMissingDataError: There is no text file in the input folder.
+        CannotUnicodeDecodeFile: A file is not UTF-8.
         OutputFolderNotEmptyError: The output folder holds something else.
         DatasetTooSmallError: All texts together are less than one row.
     """
     object_names = get_object_names(input_folder)
-    if not reprocess and is_already_processed(output_folder, args_str, object_names):
+    is_done = is_whole(output_folder) and is_already_processed(
+        output_folder, args_str, object_names
+    )
+    if is_done and not reprocess:
         print(
             f"{output_folder} already holds the tokens of {input_folder}; nothing to do. To write "
-            "them again, remove it or name another folder."
+            "them again, give reprocess."
         )
         return
-    check_output_folder(output_folder)
-    how = Concatenation(
+    arguments = {
+        "input_folder": input_folder,
+        "compression": compression,
+        "concat_tokens": concat_tokens,
+        "tokenizer": tokenizer_name,
+        "bos_text": bos_text,
+        "eos_text": eos_text,
+        "no_wrap": no_wrap,
+        "packing": packing,
+        "format": output_format,
+    }
+    check_output_folder(output_folder, arguments, reprocess)
+    how = concatenation(
         concat_tokens,
-        Tokenizing(tokenizer_name, {"trust_remote_code": True} if trust_remote_code else {}),
+        tokenizer_name,
+        {"trust_remote_code": True} if trust_remote_code else {},
         bos_text,
         eos_text,
         no_wrap,
         processes,
         packing,
     )
-    how.row_maker()  # Refuses what cannot be before anything is written.
-    with finished_folder(output_folder) as folder:
-        documents = (read_pieces(name) for name in object_names)
-        report = write_token_rows(folder, documents, how, compression)
-        if not any(folder.glob("shard.*")):
-            raise DatasetTooSmallError(
-                f"The texts in {input_folder} are too few to fill one row of {concat_tokens} "
-                f"tokens ({'; '.join(report)}). Add text, or lower concat_tokens."
-            )
-        write_done_file(str(folder), args_str, object_names)
-    print_report(f"Wrote {output_folder} from {len(object_names)} text files:", report)
+    write_dataset(
+        Output(output_folder, compression, arguments, output_format, replaces=reprocess),
+        read_documents(object_names),
+        how,
+        f"{len(object_names)} text files of {input_folder}",
+        finish=lambda folder: write_done_file(str(folder), args_str, object_names),
+    )
+
+
+def get_task_args(
+    object_names: Sequence[str],
+    output_root: str,
+    input_folder: str,
+    n_groups: int,
+    tokenizer_name: str,
+    concat_tokens: int,
+    eos_text: str,
+    bos_text: str,
+    no_wrap: bool,
+    compression: str | None,
+    trust_remote_code: bool,
+) -> Iterator[tuple[Any, ...]]:
+    """Yields the arguments of :func:`download_and_convert` for each of ``n_groups`` groups.
+
+    :func:`convert_text_to_mds` needs no groups. They are for who shares files out over machines and
+    then calls :func:`llmfoundry.utils.merge_shard_groups`; each group drops what fills no row.
+    """
+    size = math.ceil(len(object_names) / n_groups)
+    how = (tokenizer_name, concat_tokens, eos_text, bos_text, no_wrap, compression)
+    for group, start in enumerate(range(0, len(object_names), size)):
+        names = [*object_names[start : start + size]]
+        yield names, os.path.join(output_root, str(group)), input_folder, *how, trust_remote_code
+
+
+def download_and_convert(
+    file_names: list[str],
+    output_folder: str,
+    input_folder: str,
+    tokenizer_name: str,
+    concat_tokens: int,
+    eos_text: str,
+    bos_text: str,
+    no_wrap: bool,
+    compression: str | None,
+    trust_remote_code: bool,
+) -> None:
+    """Writes text files, which may be in a store, as shards of token rows in one process."""
+    kwargs = {"trust_remote_code": True} if trust_remote_code else {}
+    how = concatenation(
+        concat_tokens, tokenizer_name, kwargs, bos_text, eos_text, no_wrap, 1, "concat"
+    )
+    arguments = {"file_names": file_names}
+    source = f"{len(file_names)} text files of {input_folder}"
+    write_dataset(
+        Output(output_folder, compression, arguments), read_documents(file_names), how, source
+    )
 
 
 def is_already_processed(output_root: str, args_str: str, object_names: Iterable[str]) -> bool:
@@ -147,6 +209,7 @@ def convert_text_to_mds_from_args(
     trust_remote_code: bool,
     logging_level: str,
     packing: str = "concat",
+    output_format: str = "mds",
 ) -> None:
     """:func:`convert_text_to_mds` with a command line's values, where unset is None.
 
@@ -161,10 +224,11 @@ def convert_text_to_mds_from_args(
         use_tokenizer_eos: Takes the tokenizer's own end token for ``eos_text``.
         no_wrap: Throws away what a full row leaves of its documents.
         processes: Processes that tokenise, at most.
-        reprocess: Does not accept what an earlier call wrote.
+        reprocess: Writes again what an earlier call with these settings wrote.
         trust_remote_code: Runs code that comes with the tokenizer.
         logging_level: Level of Python's logging.
         packing: ``concat`` or ``best_fit``.
+        output_format: ``mds`` or ``tokens``.
     """
     logging.getLogger("llmfoundry").setLevel(logging_level.upper())
     if use_tokenizer_eos:
@@ -192,6 +256,8 @@ def convert_text_to_mds_from_args(
     }
     if packing != "concat":  # Folders that were written before there was a choice are still known.
         args["packing"] = packing
+    if output_format != "mds":
+        args["format"] = output_format
     convert_text_to_mds(
         tokenizer_name=tokenizer_name,
         output_folder=output_folder,
@@ -206,4 +272,5 @@ def convert_text_to_mds_from_args(
         reprocess=reprocess,
         trust_remote_code=trust_remote_code,
         packing=packing,
+        output_format=output_format,
     )
