@@ -11,6 +11,7 @@ __all__ = [
     "MPTForCausalLM",
     "MPTModel",
     "MPTPreTrainedModel",
+    "StreamingFinetuningDataset",
     "StreamingTextDataset",
     "__version__",
 ]
@@ -23,6 +24,7 @@ __getattr__ = handed_on(
         "MPTForCausalLM": "llmfoundry.models.mpt.modeling_mpt",
         "MPTModel": "llmfoundry.models.mpt.modeling_mpt",
         "MPTPreTrainedModel": "llmfoundry.models.mpt.modeling_mpt",
+        "StreamingFinetuningDataset": "llmfoundry.data.finetuning.streaming_dataset",
         "StreamingTextDataset": "llmfoundry.data.text_data",
         "DecoupledLionW": "llmfoundry.optim.lion",
     }

@@ -113,6 +113,8 @@ callbacks_with_config = _registry(
     "callbacks_with_config",
     "Callbacks that are also given the whole recipe. A class of "
     "llmfoundry.interfaces.CallbackWithConfig.",
+    curriculum_learning=("llmfoundry.callbacks.curriculum_learning_callback:CurriculumLearning"),
+    dataset_swap="llmfoundry.callbacks.dataset_swap_callback:DatasetSwap",
     hf_checkpointer="llmfoundry.callbacks.hf_checkpointer:HuggingFaceCheckpointer",
 )
 
@@ -192,6 +194,8 @@ dataloaders = _registry(
     "dataloaders",
     "Loaders. A function of the loader's settings, tokenizer= and device_batch_size= that returns "
     "a composer.core.DataSpec.",
+    contrastive_pairs="llmfoundry.data.contrastive_pairs.dataloader:build_pairs_dataloader",
+    finetuning="llmfoundry.data.finetuning.dataloader:build_finetuning_dataloader",
     text="llmfoundry.data.text_data:build_text_dataloader",
 )
 
@@ -206,6 +210,7 @@ collators = _registry(
     "collators",
     "Makers of batches: (dataloader_cfg, tokenizer, dataset_batch_size) -> (collator, samples of a "
     "batch).",
+    finetuning_collator="llmfoundry.data.utils:get_finetuning_collator",
     text_collator="llmfoundry.data.utils:get_text_collator",
 )
 

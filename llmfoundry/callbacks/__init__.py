@@ -6,6 +6,8 @@ __all__ = [
     "ActivationMonitor",
     "BestCheckpoints",
     "CheckpointNow",
+    "CurriculumLearning",
+    "DatasetSwap",
     "EarlyStopper",
     "EnvironmentLoggingCallback",
     "FDiffMetrics",
@@ -36,6 +38,8 @@ __all__ = [
 
 __getattr__ = handed_on(
     {
+        "CurriculumLearning": "llmfoundry.callbacks.curriculum_learning_callback",
+        "DatasetSwap": "llmfoundry.callbacks.dataset_swap_callback",
         "EnvironmentLoggingCallback": "llmfoundry.callbacks.env_logging_callback",
         "FDiffMetrics": "llmfoundry.callbacks.fdiff_callback",
         "GlobalLRScaling": "llmfoundry.callbacks.resumption_callbacks",

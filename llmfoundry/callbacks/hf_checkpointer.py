@@ -308,7 +308,7 @@ class HuggingFaceCheckpointer(Callback):
         elapsed = state.get_elapsed_duration()
         if elapsed is not None and elapsed >= 1.0:
             return True
-        duration, length = state.max_duration, state.dataloader_len
+        duration, length = state.max_duration, state.epoch_length
         if duration is None or duration.unit is not TimeUnit.EPOCH or length is None:
             return False
         now = state.timestamp

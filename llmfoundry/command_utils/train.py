@@ -19,6 +19,7 @@ from composer.utils.file_helpers import is_uri
 from composer.utils.file_names import format_name_with_dist
 from llmfoundry.callbacks.hf_checkpointer import HuggingFaceCheckpointer
 from llmfoundry.command_utils._assemble import TrainParts, assemble
+from llmfoundry.config.dataset_uri import log_dataset_uri
 from llmfoundry.config.loading import load_recipe
 from llmfoundry.config.logged import log_config, recipe_text
 from llmfoundry.config.parse import parse_train_config
@@ -118,6 +119,7 @@ def _keep_recipe(parts: TrainParts, trainer: Trainer) -> None:
     """Prints and logs the resolved recipe, and puts it beside the checkpoints."""
     if parts.config.log_config:
         log_config(trainer.logger, parts.logged)
+    log_dataset_uri(parts.logged)
     folder = parts.config.save_folder
     if folder is None or is_uri(folder) or dist.get_global_rank() != 0:
         return

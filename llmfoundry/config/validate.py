@@ -25,6 +25,8 @@ def validate_config(train_config: TrainConfig) -> None:
                     "Model type hf_t5 is not supported when using the `text` dataloader. Please "
                     "use the `finetuning` dataloader."
                 )
+    for loader in [train_config.train_loader, *_eval_loaders(train_config)]:
+        _check_packing(model, loader.get("dataset") or {})
     has_adapters = model.get("peft_config") or model.get("pretrained_lora_id_or_path")
     for key in ("load_in_8bit", "quantization"):
         if model.get(key) and not has_adapters:
@@ -37,6 +39,30 @@ def validate_config(train_config: TrainConfig) -> None:
         warnings.warn(
             "fp8 only matters to Transformer Engine layers, and this model has none (fc_type: te).",
             stacklevel=2,
+        )
+
+
+def _check_packing(model: dict[str, Any], dataset: dict[str, Any]) -> None:
+    """Refuses packed rows for a model that would let their documents see each other."""
+    ratio = dataset.get("packing_ratio")
+    if not dataset.get("packing") and ratio in (None, 1):
+        return
+    attention = model.get("attn_config") or {}
+    if model["name"] == "mpt_causal_lm" and not attention.get("attn_uses_sequence_id"):
+        problem = (
+            "the documents of a packed row see each other. Set "
+            "model.attn_config.attn_uses_sequence_id: true"
+        )
+        if dataset.get("packing"):
+            raise ValueError(f"With packing={dataset['packing']} {problem}, or remove packing.")
+        warnings.warn(f"With packing_ratio={ratio} {problem}.", stacklevel=4)
+    implementation = model.get("attn_implementation")
+    if model.get("use_flash_attention_2"):
+        implementation = "flash_attention_2"
+    if model["name"] == "hf_causal_lm" and implementation not in (None, "eager", "sdpa"):
+        raise ValueError(
+            f"attn_implementation={implementation!r} cannot keep the documents of packed rows "
+            "apart; use sdpa or eager, or remove packing."
         )
 
 

@@ -6,7 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
@@ -135,8 +134,3 @@ def stream_remote_local_validate(remote: str | None, local: str | None, split: s
         raise ValueError(
             f"Local directory {local} does not contain split {split}; it holds {present}."
         )
-
-
-def tokens_from_bytes(data: bytes, dtype: str) -> NDArray[Any]:
-    """Reads token ids out of raw bytes of one number type."""
-    return np.frombuffer(data, dtype=getattr(np, dtype)).copy()

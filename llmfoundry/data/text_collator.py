@@ -44,12 +44,13 @@ class TextCollator:
             batch["input_ids"] = _stack(examples)
         labels = batch["input_ids"].clone()
         if "attention_mask" in batch:
-            labels[batch["attention_mask"] == 0] = CROSS_ENTROPY_IGNORE_INDEX
+            labels.masked_fill_(batch["attention_mask"] == 0, CROSS_ENTROPY_IGNORE_INDEX)
         elif self.padding_id is not None:
-            labels[labels == self.padding_id] = CROSS_ENTROPY_IGNORE_INDEX
+            labels.masked_fill_(labels == self.padding_id, CROSS_ENTROPY_IGNORE_INDEX)
         if "sequence_id" in batch:
             document = batch["sequence_id"]
-            labels[:, 1:][document[:, 1:] != document[:, :-1]] = CROSS_ENTROPY_IGNORE_INDEX
+            first = document[:, 1:] != document[:, :-1]
+            labels[:, 1:].masked_fill_(first, CROSS_ENTROPY_IGNORE_INDEX)
         batch["labels"] = labels
         return batch
 

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from composer.core.data_spec import DataSpec
 from llmfoundry import registry
+from llmfoundry.data.finetuning.collation import get_finetuning_collator
 from llmfoundry.data.text_collator import (
     ConcatenatedSequenceCollatorWrapper,
     TextCollator,
@@ -23,6 +24,7 @@ __all__ = [
     "build_collator",
     "build_data_spec",
     "get_data_spec",
+    "get_finetuning_collator",
     "get_text_collator",
     "validate_dataset_replication",
     "validate_ds_replication",
@@ -45,8 +47,10 @@ def validate_ds_replication(
     _check_token_id(dataset_cfg, tokenizer, "bos_token_id")
     max_seq_len = dataset_cfg.get("max_seq_len")
     if max_seq_len is not None:
-        if isinstance(max_seq_len, bool) or max_seq_len != int(max_seq_len):
+        if isinstance(max_seq_len, (bool, str)) or max_seq_len != int(max_seq_len):
             raise ValueError(f"max_seq_len must be a whole number of tokens, got {max_seq_len!r}.")
+        if max_seq_len < 1:
+            raise ValueError(f"max_seq_len={max_seq_len} must be at least 1 token.")
         dataset_cfg["max_seq_len"] = int(max_seq_len)
     replication = dataset_cfg.pop("seq_parallel_replication", 1) or 1
     if replication > 1:
@@ -104,6 +108,11 @@ def get_text_collator(
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     probability = dataset_cfg.get("mlm_probability")
+    if probability is not None and not 0 < probability <= 1:
+        raise ValueError(
+            f"mlm_probability={probability} must be above 0 and at most 1: the share of tokens to "
+            "hide. Leave it out to predict the next token."
+        )
     collator: Callable[[list[Any]], dict[str, Any]] = (
         TextCollator(tokenizer)
         if probability is None
@@ -114,8 +123,8 @@ def get_text_collator(
         collator = ConcatenatedSequenceCollatorWrapper(
             base_collator=collator, eos_token_id=eos_token_id, bos_token_id=bos_token_id
         )
-    counted = LossGeneratingTokensCollatorWrapper(collator, get_tokens_per_batch_func())
-    return counted, dataset_batch_size
+    count = get_tokens_per_batch_func(predicts_next=probability is None)
+    return LossGeneratingTokensCollatorWrapper(collator, count), dataset_batch_size
 
 
 def validate_dataset_replication(

@@ -86,7 +86,7 @@ class InverseSquareRootWithWarmupScheduler(ComposerScheduler):
                 f"{ssr}); it must be at least one unit."
             )
         warn_of_long_warmup(t_warmup, t_max)
-        now = elapsed(state, t_warmup.unit)
+        now = elapsed(state, self.t_warmup)
         if now < t_warmup.value:
             return now / t_warmup.value
         start = max(t_warmup.value, t_max.value - t_cooldown.value)

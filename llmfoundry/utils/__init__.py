@@ -3,6 +3,7 @@
 from composer.utils.lazy import handed_on
 
 __all__ = [
+    "DownloadingIterable",
     "ExperimentalWarning",
     "SpecificWarningFilter",
     "TypedRegistry",
@@ -33,6 +34,7 @@ __all__ = [
     "load_prompts_from_file",
     "load_tokenizer",
     "log_config",
+    "merge_shard_groups",
     "pop_config",
     "process_init_device",
     "save_registry",
@@ -59,6 +61,8 @@ __getattr__ = handed_on(
             "llmfoundry.utils.checkpoint_conversion_helpers"
         ),
         "load_tokenizer": "llmfoundry.utils.checkpoint_conversion_helpers",
+        "DownloadingIterable": "llmfoundry.utils.data_prep_utils",
+        "merge_shard_groups": "llmfoundry.utils.data_prep_utils",
         "load_prompts": "llmfoundry.utils.prompt_files",
         "load_prompts_from_file": "llmfoundry.utils.prompt_files",
         "add_metrics_to_eval_loaders": "llmfoundry.builders.dataloaders",

@@ -5,6 +5,8 @@ from llmfoundry.config.batch_size import (
     update_batch_size_info,
     update_config_with_batch_size_info,
 )
+from llmfoundry.config.dataset_uri import log_dataset_uri
+from llmfoundry.config.dataset_uri import sources_of_data as _parse_source_dataset
 from llmfoundry.config.init_device import process_init_device
 from llmfoundry.config.loading import (
     forbid_config_key,
@@ -22,11 +24,13 @@ from llmfoundry.models.hf.config_overrides import get_hf_config_value, set_confi
 __all__ = [
     "TRAIN_CONFIG_KEYS",
     "TrainConfig",
+    "_parse_source_dataset",
     "apply_transforms_to_config",
     "calculate_batch_size_info",
     "forbid_config_key",
     "get_hf_config_value",
     "log_config",
+    "log_dataset_uri",
     "make_dataclass_and_log_config",
     "pop_config",
     "process_init_device",

@@ -77,6 +77,7 @@ class BaseContextualError(Exception):
 
     location: ErrorLocation | None = None
     error_attribution: ErrorAttribution | None = None
+    place: str | None = None  # of the row that it is about
 
     def __init__(self, message: str, /, **kwargs: Any) -> None:
         self.error = message
@@ -85,13 +86,17 @@ class BaseContextualError(Exception):
             setattr(self, name, value)
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+    def __str__(self) -> str:
+        return f"{self.place}: {self.error}" if self.place else self.error
+
+    def __reduce__(self) -> tuple[Any, ...]:
         """Rebuilds the error from its values, because exceptions pickle by their arguments."""
         if type(self) in (BaseContextualError, UserError, InternalError, NetworkError):
             raise NotImplementedError(
                 f"{type(self).__name__} is a base class and does not pickle; raise a subclass."
             )
-        return type(self), tuple(getattr(self, name) for name in self.serializable_attributes)
+        values = tuple(getattr(self, name) for name in self.serializable_attributes)
+        return type(self), values, {"place": self.place}
 
 
 class UserError(BaseContextualError):
@@ -116,7 +121,10 @@ class MissingHuggingFaceURLSplitError(UserError):
     """A hub data set was named without its split."""
 
     def __init__(self) -> None:
-        super().__init__("If using a Hugging Face dataset URL, you must specify a split.")
+        super().__init__(
+            "When using a HuggingFace dataset from a URL, you must set the `split` key in the "
+            "dataset config."
+        )
 
 
 class NotEnoughDatasetSamplesError(UserError):
@@ -145,25 +153,23 @@ class NotEnoughDatasetSamplesError(UserError):
         )
 
 
-class InvalidExampleTypeError(UserError):
+class InvalidExampleTypeError(UserError, ValueError):
     """A row is no mapping."""
 
     def __init__(self, example_type: str) -> None:
-        super().__init__(
-            f"Expected example to be a Mapping, but found {example_type}", example_type=example_type
-        )
+        text = f"Expected example to be a `Mapping`, but found type {example_type}"
+        super().__init__(text, example_type=example_type)
 
 
 class InvalidMessageTypeError(UserError):
-    """A chat message is no mapping."""
+    """The messages of a chat are no list."""
 
     def __init__(self, message_type: str) -> None:
-        super().__init__(
-            f"Expected message to be a Mapping, but found {message_type}", message_type=message_type
-        )
+        text = f"Expected message to be an `Iterable`, but found type {message_type}"
+        super().__init__(text, message_type=message_type)
 
 
-class UnknownExampleTypeError(UserError):
+class UnknownExampleTypeError(UserError, ValueError):
     """A row is neither prompt/response nor chat."""
 
     def __init__(self, example_keys: str) -> None:
@@ -187,8 +193,10 @@ class ConsecutiveRepeatedChatRolesError(UserError):
     """Two messages in a row by the same role."""
 
     def __init__(self, repeated_role: str) -> None:
-        text = "Conversation roles must alternate but found consecutive repeated role"
-        super().__init__(f"{text} {repeated_role}", repeated_role=repeated_role)
+        text = (
+            f"Conversation roles must alternate but found {repeated_role} repeated consecutively."
+        )
+        super().__init__(text, repeated_role=repeated_role)
 
 
 class ChatTemplateError(UserError):
@@ -207,11 +215,8 @@ class InvalidLastChatMessageRoleError(UserError):
     """A chat ends with a role that has nothing to learn."""
 
     def __init__(self, last_role: str, expected_roles: set[str]) -> None:
-        super().__init__(
-            f"Invalid last message role: {last_role}. Expected one of: {sorted(expected_roles)}",
-            last_role=last_role,
-            expected_roles=expected_roles,
-        )
+        text = f"Invalid last message role: {last_role}. Expected one of: {sorted(expected_roles)}"
+        super().__init__(text, last_role=last_role, expected_roles=expected_roles)
 
 
 class IncorrectMessageKeyQuantityError(UserError):
@@ -225,39 +230,32 @@ class InvalidRoleError(UserError):
     """A chat message by an unknown role."""
 
     def __init__(self, role: str, valid_roles: set[str]) -> None:
-        super().__init__(
-            f"Expected role to be one of {sorted(valid_roles)} but found: {role}",
-            role=role,
-            valid_roles=valid_roles,
-        )
+        text = f"Expected role to be one of {sorted(valid_roles)} but found: {role}"
+        super().__init__(text, role=role, valid_roles=valid_roles)
 
 
 class InvalidContentTypeError(UserError):
     """A chat message whose content is no string."""
 
     def __init__(self, content_type: type) -> None:
-        super().__init__(
-            f"Expected content to be a string, but found {content_type}", content_type=content_type
-        )
+        text = f"Expected content to be a string, but found {content_type}"
+        super().__init__(text, content_type=content_type)
 
 
 class InvalidPromptTypeError(UserError):
     """A prompt that is no string."""
 
     def __init__(self, prompt_type: type) -> None:
-        super().__init__(
-            f"Expected prompt to be a string, but found {prompt_type}", prompt_type=prompt_type
-        )
+        text = f"Expected prompt to be a string, but found {prompt_type}"
+        super().__init__(text, prompt_type=prompt_type)
 
 
 class InvalidResponseTypeError(UserError):
     """A response that is no string."""
 
     def __init__(self, response_type: type) -> None:
-        super().__init__(
-            f"Expected response to be a string, but found {response_type}",
-            response_type=response_type,
-        )
+        text = f"Expected response to be a string, but found {response_type}"
+        super().__init__(text, response_type=response_type)
 
 
 class InvalidPromptResponseKeysError(UserError):
@@ -389,13 +387,17 @@ class OutputFolderNotEmptyError(UserError, ValueError):
 class MisconfiguredHfDatasetError(UserError):
     """A hub data set that could not be read as configured."""
 
-    def __init__(self, dataset_name: str, split: str | None = None) -> None:
+    def __init__(
+        self, dataset_name: str, split: str | None = None, reason: str | None = None
+    ) -> None:
         of_split = f" and split={split}" if split is not None else ""
         super().__init__(
             f"Your dataset (name={dataset_name}{of_split}) is misconfigured. Please check your "
-            "dataset format and make sure you can load it locally.",
+            "dataset format and make sure you can load it locally."
+            + (f" {reason}" if reason else ""),
             dataset_name=dataset_name,
             split=split,
+            reason=reason,
         )
 
 

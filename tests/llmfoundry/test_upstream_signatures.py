@@ -5,22 +5,6 @@ import pytest
 from tests.signatures import unlike
 
 NOT_YET = (
-    # Data, packing and fine-tuning.
-    "llmfoundry.StreamingFinetuningDataset",
-    "llmfoundry.data.(BinPack|Seq2Seq|StreamingFinetuning|auto_packing|profile_packing)",
-    "llmfoundry.data.(build_finetuning|build_pairs|get_finetuning_collator|contrastive_pairs)",
-    "llmfoundry.data.(finetuning|packing)",
-    "llmfoundry.data.text_data.ConcatenatedSequenceCollatorWrapper",
-    "llmfoundry.data.utils.get_finetuning_collator",
-    "llmfoundry.callbacks.CurriculumLearning",
-    "llmfoundry.callbacks.curriculum_learning_callback",
-    "llmfoundry.callbacks.DatasetSwap",
-    "llmfoundry.callbacks.dataset_swap_callback",
-    "llmfoundry.command_utils.convert_finetuning_dataset",
-    "llmfoundry.utils.DownloadingIterable",
-    "llmfoundry.utils.merge_shard_groups",
-    "llmfoundry.utils.config_utils._parse_source_dataset",
-    "llmfoundry.utils.config_utils.log_dataset_uri",
     # Evaluation.
     "llmfoundry.InContextLearning",
     "llmfoundry.eval",
@@ -43,8 +27,6 @@ DIFFERENCES = {
     "llmfoundry.models.hf.ComposerHFCausalLM": _NO_CODE,
     "llmfoundry.models.hf.ComposerHFT5": _NO_CODE,
     "llmfoundry.command_utils.convert_delta_to_contrastive_mds": _MOSAIC,
-    "llmfoundry.command_utils.convert_delta_to_json_from_args": _MOSAIC,
-    "llmfoundry.command_utils.fetch_DT": _MOSAIC,
     "llmfoundry.utils.convert_and_save_ft_weights": "FasterTransformer is left behind",
     "llmfoundry.utils.find_mosaicml_logger": _MOSAIC,
     "llmfoundry.utils.log_eval_analytics": _MOSAIC,

@@ -39,3 +39,32 @@ def train_tokenizer(
         eos_token="</s>",
         pad_token="<pad>" if pad else None,
     )
+
+
+def train_with_spaces(kind: str) -> Any:
+    """Trains a tokenizer that, like SentencePiece, begins a text with a space, as a letter.
+
+    Args:
+        kind: Where: at the ``first`` letter of a text; ``always``, so behind special tokens too; or
+            ``prepend``, the same as Llama 2's files say it.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    if kind == "prepend":
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind, split=False)
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )

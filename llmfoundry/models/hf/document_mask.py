@@ -28,7 +28,8 @@ def with_document_mask(
     """
     config = model.config.get_text_config()
     n_tokens = sequence_id.size(1)
-    if (reason := _why_not(config, n_tokens)) is not None:
+    is_stateful = getattr(model, "_is_stateful", False)
+    if (reason := _why_not(config, n_tokens, is_stateful)) is not None:
         if has_one_document_a_row(sequence_id):
             return inputs
         raise ValueError(reason)
@@ -53,8 +54,18 @@ def has_one_document_a_row(sequence_id: torch.Tensor) -> bool:
     return bool(((sequence_id == last) | (sequence_id < 0)).all())
 
 
-def _why_not(config: Any, n_tokens: int) -> str | None:
+def _why_not(config: Any, n_tokens: int, is_stateful: bool) -> str | None:
     """Why a model of this configuration cannot keep documents apart, or None if it can."""
+    if is_stateful:
+        return (
+            f"Models of the kind {config.model_type!r} carry a state along a row, from one "
+            "document into the next; use rows of one document each."
+        )
+    if config.model_type == "bloom" or getattr(config, "alibi", False):
+        return (
+            f"Models of the kind {config.model_type!r} with ALiBi count distances by a mask of "
+            "single tokens, so they cannot be given one of pairs; use rows of one document each."
+        )
     implementation = config._attn_implementation
     if implementation not in MASKED_BY_TENSOR:
         return (

@@ -73,6 +73,24 @@ def test_batches_are_those_of_upstream(case: dict[str, Any]) -> None:
         assert spec.get_num_samples_in_batch(batch) == recorded["num_samples"]
 
 
+def test_bytes_of_every_type_are_the_same_tokens() -> None:
+    """As upstream wrote them; int32 and int64 are held against its batches above."""
+    found = []
+    for dtype in ("uint16", "int32", "int64"):
+        case = {
+            "dataset_cfg": {
+                "remote": f"golden/finetuning/bytes_{dtype}",
+                "split": "train",
+                "max_seq_len": 16,
+                "token_encoding_type": dtype,
+            },
+            "device_batch_size": 2,
+        }
+        batches = loader_of(case, gpt2_pieces()).dataloader
+        found.append(torch.cat([batch["input_ids"] for batch in batches]))
+    assert len(found[0]) and all(torch.equal(found[0], other) for other in found[1:])
+
+
 def test_b63_end_tokens_are_targets_and_padding_is_not() -> None:
     tokenizer = train_tokenizer()
     tokenizer.pad_token = tokenizer.eos_token
@@ -308,9 +326,7 @@ def test_b75_a_packed_document_is_as_it_is_alone(alibi: bool, tmp_path: Path) ->
             start = 0
             for document in documents:
                 ids, end = torch.tensor([document]), start + len(document)
-                # Learned positions go on through a row, as upstream's do.
-                places = torch.arange(start, end)[None]
-                alone = model({"input_ids": ids, "position_ids": places}).logits
+                alone = model({"input_ids": ids}).logits
                 torch.testing.assert_close(packed[row, start:end], alone[0], rtol=0, atol=1e-5)
                 losses.append(
                     torch.nn.functional.cross_entropy(alone[0, :-1], ids[0, 1:], reduction="sum")

@@ -63,6 +63,7 @@ def _state(record: dict[str, Any], batch: int) -> Any:
     return SimpleNamespace(
         max_duration=Time.from_input(record["effective_max_duration"]),
         dataloader_len=Time(per_epoch, "ba"),
+        surplus_batches=0,
         timestamp=Timestamp(
             epoch=batch // per_epoch,
             batch=batch,

@@ -103,6 +103,25 @@ def test_a_window_that_the_mask_would_switch_off_is_refused(tmp_path: Path) -> N
     assert model(one_a_row()).loss.isfinite()
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bloom", "'bloom' with ALiBi"),
+        ("falcon", "'falcon' with ALiBi"),
+        ("mamba", "carry a state"),
+    ],
+)
+def test_models_that_take_no_mask_of_pairs_take_one_document_a_row(
+    kind: str, reason: str, tmp_path: Path
+) -> None:
+    model, bare = wrapped(save(kind, tmp_path)).eval(), build(kind)
+    with pytest.raises(ValueError, match=reason):
+        model(packed()[0])
+    batch = one_a_row()
+    expected = bare(**{key: batch[key] for key in ("input_ids", "attention_mask")}).logits
+    torch.testing.assert_close(model(batch).logits, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore::llmfoundry.utils.warnings.ExperimentalWarning")
 def test_an_encoder_decoder_refuses_them(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"d_model": 16, "d_ff": 16, "num_heads": 2, "d_kv": 8, "num_layers": 1}

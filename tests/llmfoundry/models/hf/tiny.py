@@ -27,6 +27,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", SIZES | {"head_dim": 8}),
     "mpt": ("Mpt", {"vocab_size": 96, "d_model": 16, "n_heads": 2, "n_layers": 2}
             | {"max_seq_len": 64, "bos_token_id": 0, "eos_token_id": 1}),
+    "bloom": ("Bloom", {"vocab_size": 96, "hidden_size": 16, "n_layer": 2, "n_head": 2}
+              | {"bos_token_id": 0, "eos_token_id": 1}),
+    "falcon": ("Falcon", SIZES | {"alibi": True, "new_decoder_architecture": False}),
+    "mamba": ("Mamba", {"vocab_size": 96, "hidden_size": 16, "num_hidden_layers": 2}
+              | {"bos_token_id": 0, "eos_token_id": 1}),
     "gemma2": ("Gemma2", SIZES | {"head_dim": 8, "final_logit_softcapping": 0.05}),
     "cohere": ("Cohere", SIZES | {"logit_scale": 0.25}),
     "granite": ("Granite", SIZES | {"logits_scaling": 4.0}),
