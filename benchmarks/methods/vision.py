@@ -101,7 +101,8 @@ class Bottlenecks(torch.nn.Module):
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        from transformers.models.resnet.modeling_resnet import ResNetConfig, ResNetEncoder
+        from transformers import ResNetConfig
+        from transformers.models.resnet.modeling_resnet import ResNetEncoder
 
         config = ResNetConfig(
             embedding_size=widths[0],

@@ -21,6 +21,7 @@ from llmfoundry.builders import build_algorithm, build_callback, build_optimizer
 from llmfoundry.config.parse import parse_train_config
 from llmfoundry.models import ComposerMPTCausalLM
 from llmfoundry.utils.registry_utils import save_registry
+from tests.llmfoundry.tiny_tokenizer import TEXT, train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = ROOT / "docs" / "methods"
@@ -87,6 +88,30 @@ def test_the_step_of_a_model_is_measured(tmp_path: Path) -> None:
     result = json.loads(figures.read_text())
     assert result["gpt2"]["ratio"] == result["gpt2"]["share"] == 1
     assert all(row["seconds"] > 0 and row["mib"] > 0 for row in result.values())
+
+
+@pytest.mark.slow
+def test_the_data_path_is_measured(tmp_path: Path) -> None:
+    train_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("\n".join(TEXT) * 400)
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "data.py")]
+    command += ["--ways", "mds", "flat", "text", "litdata", "mosaicml"]
+    sizes = {"rounds": 1, "rows": 64, "sequence": 16, "width": 48, "layers": 1, "copies": 1}
+    places = {"tokenizer": tmp_path / "tokenizer", "text": tmp_path / "text", "json": figures}
+    for name, value in {**sizes, **places, "peers": tmp_path / "none"}.items():
+        command += [f"--{name}", str(value)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert re.search("mosaicml 0 +not measured: streaming is ours", done.stdout), done.stderr
+    assert re.search("litdata 2 +not measured: No module named", done.stdout)
+    result = json.loads(figures.read_text())
+    names = {f"{way} {n} {clock}" for way in ("mds", "flat", "text") for n in (0, 2)
+             for clock in ("wall", "cpu")}  # fmt: skip
+    names |= {f"{name} {n}" for name in ("first batch", "share") for n in (0, 2)}
+    assert result.keys() == names | {"ours", "upstream", "over"}
+    assert all(value > 0 for value in result.values())
 
 
 @pytest.mark.slow

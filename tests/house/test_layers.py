@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOORS = {
     "streaming": [
         {"_version"},
-        {"base", "text", "vision"},
+        {"base"},
+        {"text", "vision", "multimodal"},
         {""},
     ],
     "composer": [
