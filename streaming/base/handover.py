@@ -5,9 +5,12 @@ longer than to read its rows. Here a worker keeps a few pieces of shared memory,
 takes one again as soon as the receiver has copied the batch out of it.
 """
 
+import functools
 import io
+import multiprocessing
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -38,6 +41,7 @@ class HandOver:
         batch = self._collate(samples)
         if get_worker_info() is None:
             return batch
+        _end_with_main(os.getpid())
         out = io.BytesIO()
         packer = _Packer(out)
         packer.dump(batch)
@@ -62,6 +66,25 @@ class HandOver:
             *self._pieces[number + 1 :],
         ]
         return number, True
+
+
+@functools.cache
+def _end_with_main(worker: int) -> None:
+    """Ends a worker whose main process was killed, where torch's own guard does not see it.
+
+    Torch watches the process that forked the worker. A fork server is another one, and lives as
+    long as its workers do.
+    """
+    del worker  # The key: a process that is forked from a worker begins anew.
+    main = multiprocessing.parent_process()
+    if main is None or main.pid == os.getppid():
+        return
+
+    def wait() -> None:
+        main.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _stack(samples: list[Any]) -> Any:

@@ -1,11 +1,17 @@
 """Batches arrive as they were made, in memory that is the receiver's own and that is used again."""
 
 import gc
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -139,3 +145,42 @@ class Rows(torch.utils.data.Dataset[Any]):
         if self.kind == "nested":
             return {"a": torch.arange(4) + at, "b": {"c": at, "d": str(at)}, "e": (at, 1.5)}
         return np.arange(4) + at
+
+
+KILLED = """
+import os, signal, sys, torch
+from torch.utils.data import get_worker_info
+from streaming import StreamingDataLoader, StreamingDataset
+
+class Pids(StreamingDataset):
+    def __getitem__(self, sample_id):
+        assert get_worker_info() is not None
+        return torch.tensor([os.getpid(), os.getppid()])
+
+if __name__ == "__main__":
+    dataset = Pids(local=sys.argv[1], batch_size=2)
+    loader = StreamingDataLoader(
+        dataset, batch_size=2, num_workers=2, multiprocessing_context=sys.argv[2]
+    )
+    batches = iter(loader)
+    pids = torch.cat([next(batches), next(batches)]).unique().tolist()
+    print(*set(pids) - {os.getpid()}, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_workers_end_with_a_main_process_that_is_killed(context: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    command = [sys.executable, str(program), write_ids(tmp_path, 40), context]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with (tmp_path / "pids").open("w") as out:  # A pipe would wait for the workers, too.
+        done = subprocess.run(command, env=environment, stdout=out, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2 + (context == "forkserver")
+    deadline = time.monotonic() + 20
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
