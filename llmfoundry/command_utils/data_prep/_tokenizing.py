@@ -6,7 +6,7 @@ import pickle
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
@@ -54,7 +54,7 @@ class Tokenizing:
 
         There are no special tokens but those in the texts.
         """
-        lists: Iterable[Iterable[int]]
+        lists: Iterable[Sequence[int] | TokenIds]
         if self._words is not None:
             lists = map(self._words.ids, texts)
         elif self._backend is not None:
@@ -66,7 +66,7 @@ class Tokenizing:
                 texts, truncation=False, padding=False, add_special_tokens=False,
                 return_attention_mask=False, return_token_type_ids=False,
             )["input_ids"]  # fmt: skip
-        arrays = [np.fromiter(ids, np.int32) for ids in lists]
+        arrays = [np.asarray(ids, np.int32) for ids in lists]
         return np.concatenate(arrays), np.cumsum([0, *map(len, arrays)]).tolist()
 
 

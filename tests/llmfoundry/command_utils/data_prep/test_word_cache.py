@@ -71,8 +71,8 @@ def test_words_give_the_ids_of_the_text(name: str, monkeypatch: pytest.MonkeyPat
     texts += ["".join(texts[at : at + 500]).replace(" ", "") for at in range(0, 6000, 500)]
     for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert list(words.ids(text)) == encoding.ids, repr(text)
-    assert 0 < len(words) <= 1000
-    assert max(map(len, words.values())) <= _word_cache.MOST_IDS
+    assert 0 < len(words) <= 1200
+    assert max(map(len, words.values())) <= 4 * _word_cache.MOST_IDS  # They are int32.
 
 
 def test_pieces_join_to_the_text() -> None:
