@@ -1,9 +1,13 @@
-"""Videos with their captions in shards: WebVid."""
+"""shim: moved to :mod:`streaming.base.datasets.webvid`."""
 
-from streaming.multimodal.webvid import (
+from streaming.base.datasets.webvid import (
     StreamingInsideWebVid,
     StreamingOutsideDTWebVid,
     StreamingOutsideGIWebVid,
 )
 
-__all__ = ["StreamingInsideWebVid", "StreamingOutsideDTWebVid", "StreamingOutsideGIWebVid"]
+__all__ = [
+    "StreamingInsideWebVid",
+    "StreamingOutsideDTWebVid",
+    "StreamingOutsideGIWebVid",
+]

@@ -1,5 +1,9 @@
-"""Text data sets in shards: C4, the Pile, and English Wikipedia prepared for BERT."""
+"""shim: moved to :mod:`streaming.base.datasets.text`."""
 
-from streaming.text.datasets import StreamingC4, StreamingEnWiki, StreamingPile
+from streaming.base.datasets.text import StreamingC4, StreamingEnWiki, StreamingPile
 
-__all__ = ["StreamingC4", "StreamingEnWiki", "StreamingPile"]
+__all__ = [
+    "StreamingC4",
+    "StreamingEnWiki",
+    "StreamingPile",
+]

@@ -1,11 +1,11 @@
-"""Image data sets in shards: classification, segmentation and detection."""
+"""shim: moved to :mod:`streaming.base.datasets.vision`."""
 
-from streaming.vision.base import StreamingVisionDataset
-from streaming.vision.datasets import (
+from streaming.base.datasets.vision import (
     StreamingADE20K,
     StreamingCIFAR10,
     StreamingCOCO,
     StreamingImageNet,
+    StreamingVisionDataset,
 )
 
 __all__ = [

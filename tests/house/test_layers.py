@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOORS = {
     "streaming": [
         {"_version"},
-        {"base"},
-        {"text", "vision", "multimodal"},
+        {"base", "text", "vision"},
         {""},
     ],
     "composer": [

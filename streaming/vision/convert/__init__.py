@@ -1,5 +1,7 @@
-"""Image data sets into shards."""
+"""shim: moved to :mod:`streaming.base.datasets.image_classes`."""
 
-from streaming.vision.convert.base import convert_image_class_dataset
+from streaming.base.datasets.image_classes import convert_image_class_dataset
 
-__all__ = ["convert_image_class_dataset"]
+__all__ = [
+    "convert_image_class_dataset",
+]

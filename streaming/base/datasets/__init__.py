@@ -1,0 +1,1 @@
+"""Data sets whose columns are known, offered by streaming.text, .vision and .multimodal."""
