@@ -2,13 +2,12 @@
 
 import json
 import mmap
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.base.format.columns import Columns
-from streaming.base.format.reader import FileInfo, FilePair, Reader
+from streaming.base.format.table import TableReader
 
 _SCAN_BYTES = 1 << 24
 _KINDS = {str: "text", bool: "true or false", int: "number", float: "number", list: "list"}
@@ -45,7 +44,7 @@ def line_starts(data: Any) -> NDArray[np.int64]:
     return np.delete(found, blank)
 
 
-class JSONLReader(Reader):
+class JSONLReader(TableReader):
     """Random access to the rows of one JSONL file.
 
     Args:
@@ -54,32 +53,16 @@ class JSONLReader(Reader):
         obj: The record of the index, with the options.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("columns",)
-
     def __init__(self, dirname: str, split: str | None, obj: dict[str, Any]) -> None:
-        pairs = [FilePair(FileInfo(**obj["raw_data"]), None)]
-        super().__init__(dirname, split, None, obj["hashes"], pairs, obj["samples"], None)
         self._kinds: dict[str, str] = obj["kinds"]
         self._starts: NDArray[np.int64] | None = obj.get("starts")
-        self._columns = Columns(obj["options"]["columns"])
-        self._columns.check(self._kinds, self.raw_path(self.file_pairs[0]))
-        self.chosen = repr(self._columns)
+        present = {name: _ENCODINGS.get(kind, kind) for name, kind in self._kinds.items()}
+        super().__init__(dirname, split, obj, present)
 
     @classmethod
     def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> "JSONLReader":
         """The reader for a record of the index."""
         return cls(dirname, split, obj)
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """How each column is written, by the first row, in the words of MDS."""
-        kinds = {name: _ENCODINGS.get(kind, kind) for name, kind in self._kinds.items()}
-        return self._columns.encodings(kinds)
-
-    def expect(self, columns: tuple[str, ...], vocab_size: int) -> None:
-        """Keeps these columns of a row."""
-        if columns:
-            self._columns.keep(columns, self._kinds, self.raw_path(self.file_pairs[0]))
 
     def attach(self, buffers: list[Any]) -> list[Any]:
         """Reads from these bytes."""

@@ -3,13 +3,12 @@
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.base.format.columns import Columns
-from streaming.base.format.reader import FileInfo, FilePair, Reader
+from streaming.base.format.table import TableReader
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ def describe_row_groups(path: str) -> dict[str, Any]:
         ) from None
 
 
-class ParquetReader(Reader):
+class ParquetReader(TableReader):
     """Random access to the rows of one Parquet file.
 
     A row costs its row group, once for all rows that are read while it is among the last used ones
@@ -48,32 +47,15 @@ class ParquetReader(Reader):
         obj: The record of the index, with the options.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("columns",)
-
     def __init__(self, dirname: str, split: str | None, obj: dict[str, Any]) -> None:
-        pairs = [FilePair(FileInfo(**obj["raw_data"]), None)]
-        super().__init__(dirname, split, None, obj["hashes"], pairs, obj["samples"], None)
+        super().__init__(dirname, split, obj, obj["columns"])
         self._key = object()  # Of this reader alone: another may take other columns.
         self._first_rows = np.cumsum([0, *obj["groups"]])[:-1].tolist()
-        self._present: dict[str, str] = obj["columns"]
-        self._columns = Columns(obj["options"]["columns"])
-        self._columns.check(self._present, self.raw_path(self.file_pairs[0]))
-        self.chosen = repr(self._columns)
 
     @classmethod
     def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> "ParquetReader":
         """The reader for a record of the index."""
         return cls(dirname, split, obj)
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """How each column is written, in the words of MDS where it has one."""
-        return self._columns.encodings(self._present)
-
-    def expect(self, columns: tuple[str, ...], vocab_size: int) -> None:
-        """Reads these columns only."""
-        if columns:
-            self._columns.keep(columns, self._present, self.raw_path(self.file_pairs[0]))
 
     def attach(self, buffers: list[Any]) -> list[Any]:
         """Reads from these bytes."""
