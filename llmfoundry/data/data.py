@@ -16,6 +16,7 @@ __all__ = [
     "AbstractConcatTokensDataset",
     "ConcatTokensDataset",
     "NoConcatDataset",
+    "check_token_encoding_type",
     "stream_remote_local_validate",
 ]
 
@@ -31,6 +32,19 @@ SUPPORTED_MDS_ENCODING_TYPES: list[str] = [
 ]
 
 TOKENIZER_BATCH = 256
+
+
+def check_token_encoding_type(token_encoding_type: str) -> None:
+    """Refuses a number type that tokens cannot be written as.
+
+    Raises:
+        ValueError: It is none of the integers.
+    """
+    if token_encoding_type not in SUPPORTED_MDS_ENCODING_TYPES:
+        raise ValueError(
+            f"The token_encoding_type must be one of {SUPPORTED_MDS_ENCODING_TYPES}, but got "
+            f"{token_encoding_type}"
+        )
 
 
 class NoConcatDataset(IterableDataset[dict[str, bytes]]):

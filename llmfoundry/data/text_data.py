@@ -13,7 +13,7 @@ from composer.core.data_spec import DataSpec
 from llmfoundry.builders.declared_keys import declares_keys
 from llmfoundry.data.best_fit_packing import LENGTHS_COLUMN, find_padding
 from llmfoundry.data.concatenation import Separators, find_separators
-from llmfoundry.data.data import SUPPORTED_MDS_ENCODING_TYPES, stream_remote_local_validate
+from llmfoundry.data.data import check_token_encoding_type, stream_remote_local_validate
 from llmfoundry.data.hf_rows import (
     HF_KEYS,
     StreamedTextDataset,
@@ -89,11 +89,7 @@ class StreamingTextDataset(TextRows, StreamingDataset):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if token_encoding_type not in SUPPORTED_MDS_ENCODING_TYPES:
-            raise ValueError(
-                f"The token_encoding_type must be one of {SUPPORTED_MDS_ENCODING_TYPES}, but got "
-                f"{token_encoding_type}"
-            )
+        check_token_encoding_type(token_encoding_type)
         self.tokenizer, self.max_seq_len = tokenizer, max_seq_len
         self.token_encoding_type = token_encoding_type
         block_size = kwargs.get("shuffle_block_size")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from composer.utils import dist
-from llmfoundry.data.data import SUPPORTED_MDS_ENCODING_TYPES, stream_remote_local_validate
+from llmfoundry.data.data import check_token_encoding_type, stream_remote_local_validate
 from llmfoundry.data.finetuning.examples import without_absent_columns
 from llmfoundry.data.finetuning.row_fates import count_tokens, nothing_to_learn
 from llmfoundry.data.finetuning.stitching import TargetPolicy
@@ -59,11 +59,7 @@ class StreamingFinetuningDataset(StreamingDataset):
         date_string: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if token_encoding_type not in SUPPORTED_MDS_ENCODING_TYPES:
-            raise ValueError(
-                f"The token_encoding_type must be one of {SUPPORTED_MDS_ENCODING_TYPES}, but got "
-                f"{token_encoding_type}"
-            )
+        check_token_encoding_type(token_encoding_type)
         self.tokenizer = tokenizer
         self.token_encoding_type = token_encoding_type
         self.max_seq_len = max_seq_len
